@@ -1,0 +1,44 @@
+"""Value types that several layers share. No behaviour beyond validation, no heavy imports.
+
+Owns the controls of a player as the model sees them, in field names of the wire. Does not own how they are
+sent (`wire`) or how the model reads them (`models`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KEYS = ("w", "a", "s", "d", "left", "right", "space", "shift")
+"""Keys of the published protocol, in its order."""
+
+NO_ACTION = -69.0
+"""Value of all five action numbers that means "no action": the model skips its action input."""
+
+Action = tuple[float, float, float, float, float]
+"""`[forward - back, right - left, jump, sprint, yaw]`, each in [-1, 1], or five times `NO_ACTION`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Controls:
+    """What a player holds down while one latent frame is made.
+
+    Attributes:
+        pressed: names out of `KEYS`.
+        fps: the frame rate that the model is told, in [1, 120]; None sends "no action" and no rate.
+    """
+
+    pressed: frozenset[str] = frozenset()
+    fps: float | None = 12.0
+
+    def action(self, *, jump_sprint: bool = False) -> Action:
+        """The model's five numbers. Opposite keys cancel; jump and sprint are 0 unless the profile has them."""
+        if self.fps is None:
+            return (NO_ACTION,) * 5
+        held = self.pressed
+        return (
+            float("w" in held) - float("s" in held),
+            float("d" in held) - float("a" in held),
+            float(jump_sprint and "space" in held),
+            float(jump_sprint and "shift" in held),
+            float("right" in held) - float("left" in held),
+        )

@@ -1,0 +1,122 @@
+"""What the session and server layers ask of the device side. Implemented outside them and injected.
+
+Owns no behaviour. The server never sees a tensor: a start picture becomes an opaque `StartFrame`, a running world
+a `Game` that takes controls and gives pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldloop.core.types import Controls
+from worldloop.engine.contract import Emit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StartFrame:
+    """An encoded start picture: `value` is the host's own, `shape` its latent shape `[1, C, h, w]`."""
+
+    value: Any
+    shape: tuple[int, ...]
+    model_id: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GameOptions:
+    """Choices of one game, already parsed from the wire. None keeps what is served.
+
+    Attributes:
+        nfe: number of denoising calls, 1..32; None is the checkpoint's own.
+        nfe_mode: `repeat` or `grid`.
+        sphere: `off`, `decode` or `all`.
+        reprefill_every: rebuild the memory every N latent frames; 0 is off.
+        focus: None for the served default, "none" for no region, or rows of booleans `[h][w]`.
+    """
+
+    nfe: int | None = None
+    nfe_mode: str = "repeat"
+    sphere: str = "off"
+    reprefill_every: int | None = None
+    focus: str | tuple[tuple[bool, ...], ...] | None = None
+
+
+class Game(Protocol):
+    """One running world. Thread-safe; every call returns at once."""
+
+    def submit(self, controls: Controls) -> Future[Emit]:
+        """Ask for the next latent frame: 4 pictures (the first call's answer is the start picture, 1 picture).
+
+        At most one frame is in the making; the future fails with `SessionEndedError` or `EngineError`.
+        """
+        ...
+
+    def update(self, controls: Controls) -> None:
+        """Replace the controls of a submitted frame whose first pass has not begun; else do nothing."""
+        ...
+
+    def close(self) -> None:
+        """Free the slot within one pass. May be called twice."""
+        ...
+
+
+class Host(Protocol):
+    """The models of this process and their device.
+
+    Every method may be called from any thread. `switch`, `encode`, `configure` and `start` block (call them off the
+    event loop); the others do no device work.
+    """
+
+    @property
+    def frame_size(self) -> tuple[int, int]:
+        """(height, width) of the pictures."""
+        ...
+
+    @property
+    def default_model_id(self) -> str: ...
+
+    @property
+    def active_model_id(self) -> str | None:
+        """None while a switch is under way or failed."""
+        ...
+
+    @property
+    def active_profile(self) -> dict[str, Any]:
+        """`{"name", "jump_sprint", "controls"}` of the active model."""
+        ...
+
+    def model_ids(self) -> list[str]:
+        """Sorted."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """The `details`, `nfe`, `sphere`, `reprefill` and `focus` objects of `GET /models`."""
+        ...
+
+    def switch(self, model_id: str) -> None:
+        """Serve another checkpoint. `InvalidInputError` for an unknown id (lists the valid ones)."""
+        ...
+
+    def configure(self, options: GameOptions) -> dict[str, Any]:
+        """Set the choices for the games that follow; `InvalidInputError` names what does not fit.
+
+        Returns the `focus` object of the `POST /z0` answer: `{"mode", "tokens", "grid", "coverage"}`.
+        """
+        ...
+
+    def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
+        """Encode a start picture, uint8 `[H, W, 3]` already at `frame_size`."""
+        ...
+
+    def start(self, frame: StartFrame, *, options: GameOptions, seed: int | None, on_close: Callable[[], None] | None = None) -> Game:
+        """Begin a game. A None seed draws one."""
+        ...
+
+    def close(self) -> None:
+        """End every game and the device thread."""
+        ...
