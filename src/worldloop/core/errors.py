@@ -3,6 +3,7 @@
     WorldloopError
     ├── InvalidInputError           what the caller sent is wrong            400, close 1008, exit 2
     │   ├── PictureError            a picture cannot be read or is too large 400
+    │   ├── TooLargeError           a body or file is over its limit         413
     │   └── SettingsError           a setting is unknown or out of range     exit 2
     ├── CheckpointError             a weights file is refused, by name       exit 2
     ├── BusyError                   no slot is free                          423, close 1013
@@ -36,6 +37,12 @@ class InvalidInputError(WorldloopError, ValueError):
 
 class PictureError(InvalidInputError):
     """A start picture cannot be read, or is larger than the limits."""
+
+
+class TooLargeError(InvalidInputError):
+    """A request body or file is over its limit; the message says the limit."""
+
+    http_status = 413
 
 
 class SettingsError(InvalidInputError):

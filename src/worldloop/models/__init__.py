@@ -1,0 +1,1 @@
+"""Networks, their memory, their noise and their weights. The only layer below `loops` that knows torch."""

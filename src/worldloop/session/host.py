@@ -56,8 +56,12 @@ class Game(Protocol):
         """
         ...
 
-    def update(self, controls: Controls) -> None:
-        """Replace the controls of a submitted frame whose first pass has not begun; else do nothing."""
+    def update(self, controls: Controls) -> bool | None:
+        """Replace the controls of a submitted frame whose first pass has not begun; else do nothing.
+
+        True says that they were replaced. The player is told which picture shows which keys from this; a host that
+        can't tell returns None, and the player is told of the next frame.
+        """
         ...
 
     def close(self) -> None:
@@ -113,8 +117,19 @@ class Host(Protocol):
         """Encode a start picture, uint8 `[H, W, 3]` already at `frame_size`."""
         ...
 
-    def start(self, frame: StartFrame, *, options: GameOptions, seed: int | None, on_close: Callable[[], None] | None = None) -> Game:
-        """Begin a game. A None seed draws one."""
+    def start(
+        self,
+        frame: StartFrame,
+        *,
+        options: GameOptions,
+        seed: int | None,
+        on_close: Callable[[], None] | None = None,
+    ) -> Game:
+        """Begin a game. A None seed draws one.
+
+        `on_close` is called once, from any thread, when the game has given its place on the device back, however it
+        ended; the session frees the player's slot then.
+        """
         ...
 
     def close(self) -> None:

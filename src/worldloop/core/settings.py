@@ -1,0 +1,305 @@
+"""Every knob of the server, in one frozen object.
+
+Sources, weakest first: defaults, a TOML file, the environment (`WORLDLOOP_<NAME>`), explicit keywords (the
+flags of the command line). Owns names, ranges and descriptions (the reference in the docs is made from them);
+owns no behaviour. Built once by the command line or a test, read everywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from worldloop.core.errors import SettingsError
+
+ENV_PREFIX = "WORLDLOOP_"
+
+CONFIG_ENV = "WORLDLOOP_CONFIG"
+"""Environment variable that names the TOML file."""
+
+FOREIGN_ENV = (CONFIG_ENV, "WORLDLOOP_CHROMIUM", "WORLDLOOP_SCREENSHOTS")
+"""Variables with our prefix that are not settings: the file's own name, and what the browser tests read."""
+
+CLOSE_REASON_BYTES = 123
+"""Longest close reason that a WebSocket close frame holds."""
+
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
+_SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Fps = Annotated[float, Field(ge=1, le=120, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """Settings of one server process. Build with `Settings.load`, which speaks in `SettingsError`."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    # What is served
+    world: str = Field(
+        "meadow",
+        min_length=1,
+        description="A world by name, or the path of a checkpoint or a directory of them.",
+    )
+    default_model_id: str | None = Field(
+        None,
+        description="Model at start: an id, `latest` (highest train step), or none for the first in order.",
+    )
+    dtype: Literal["auto", "bf16", "fp32"] = Field(
+        "auto", description="Number format of the weights; auto picks per device."
+    )
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads of the model; 0 chooses.")
+    seed: int | None = Field(
+        None, ge=0, lt=2**63, description="Noise seed of every game; none draws one per game."
+    )
+    nfe_max: int = Field(
+        32, ge=1, le=1000, description="Largest number of denoising calls that a player may ask for."
+    )
+    reprefill_every: int = Field(
+        0, ge=0, le=4096, description="Rebuild the memory from clean history every N latent frames; 0 is off."
+    )
+    rope_table_len: int = Field(
+        4096,
+        ge=64,
+        le=1_000_000,
+        description="Rows of the position table: the longest game, in latent frames.",
+    )
+    on_table_end: Literal["stop", "reprefill"] = Field(
+        "stop", description="At the end of the position table: end the game, or rebuild the memory and go on."
+    )
+    serve_window_frames: int | None = Field(
+        None, ge=1, le=128, description="Memory window in frames; none is each checkpoint's own."
+    )
+
+    # Players
+    slots: int = Field(1, ge=1, le=256, description="Games at the same time.")
+    session_limit_s: Seconds = Field(
+        180.0, description="Seconds of play, counted from the first picture sent; 0 is no limit."
+    )
+    session_limit_message: str = Field(
+        "Time is up. Thank you for playing!",
+        min_length=1,
+        description="What the player reads at the limit; at most 123 bytes.",
+    )
+    lease_stale_s: Seconds = Field(
+        20.0, description="A reservation without a socket may be taken over after this many seconds."
+    )
+    pending_z0_s: Seconds = Field(
+        45.0,
+        description="A start picture keeps the server busy for this many seconds while its socket opens.",
+    )
+    stash_s: Seconds = Field(
+        900.0, description="An encoded start picture is forgotten this many seconds after its last use."
+    )
+    stash_max: int = Field(
+        64,
+        ge=1,
+        le=100_000,
+        description="Encoded start pictures kept at once; the oldest is forgotten first.",
+    )
+    slow_client_s: float = Field(
+        10.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="A socket that takes longer than this for one message is closed.",
+    )
+
+    # Stream
+    stream_fps: Fps = Field(35.0, description="Pictures a second on the wire; a player may change it.")
+    fps_embedding: Fps | None = Field(
+        12.0, description="Frame rate that the model is told; none sends no action and no rate."
+    )
+    encode_fps: Fps = Field(12.0, description="Frame rate of the model's training footage.")
+    frames_low_watermark: int = Field(
+        2,
+        ge=0,
+        le=4,
+        description="The next latent frame is begun when at most this many pictures are queued.",
+    )
+    h264_encoder: str = Field(
+        "libx264", pattern=r"^[a-z0-9_]{1,32}$", description="Video encoder, by its FFmpeg name."
+    )
+    h264_bitrate: int = Field(
+        4_000_000, ge=10_000, le=1_000_000_000, description="Bits a second of the stream."
+    )
+    h264_gop: int = Field(120, ge=1, le=10_000, description="Pictures from one key picture to the next.")
+
+    # Network
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 chooses a free one.")
+    cors_allow_origins: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="Origins of other pages that may use this server, such as `https://example.org`."
+    )
+    max_upload_bytes: int = Field(16 * 2**20, ge=1024, description="Largest start picture file, in bytes.")
+    max_pixels: int = Field(40_000_000, ge=1, description="Largest start picture, in pixels.")
+    max_message_bytes: int = Field(
+        4096, ge=256, le=2**20, description="Largest message from a player, in bytes."
+    )
+    ticket_secret: SecretStr | None = Field(
+        None, description="Secret that signs tickets; set together with server_id to require tickets."
+    )
+    server_id: str | None = Field(None, description="Name of this server in tickets.")
+
+    # Log
+    log_streaming: bool = Field(True, description="Send each player the log lines of their own game.")
+    log_format: Literal["text", "json"] = Field("text", description="Form of a log line.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="Least level that is logged."
+    )
+
+    @classmethod
+    def load(cls, file: Path | None = None, /, **flags: Any) -> Settings:
+        """Read `file` (else the one that WORLDLOOP_CONFIG names, else none), the environment, then `flags`.
+
+        Raises:
+            SettingsError: unknown name, wrong type, out of range, unreadable file; the message names it.
+        """
+        named = os.environ.get(CONFIG_ENV, "").strip()
+        path = file if file is not None else Path(named) if named else None
+        table = _read_toml(path) if path is not None else {}
+        for source, names in (("file", table), ("flag", flags)):
+            for name in names:
+                _known(name, source)
+        for variable in os.environ:
+            if variable.startswith(ENV_PREFIX) and variable not in FOREIGN_ENV:
+                _known(variable.removeprefix(ENV_PREFIX).lower(), "environment", shown=variable)
+        values: dict[str, Any] = {**flags, _FILE_KEY: table} if table else flags
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise SettingsError(_explain(error)) from None
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (the base class calls by keyword)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        flags = dict(init_settings())
+        table = flags.pop(_FILE_KEY, {})
+        return _Given(settings_cls, flags), env_settings, _Given(settings_cls, table)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _bool_is_not_a_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("true and false do not fit here")
+        return value
+
+    @field_validator(
+        "seed",
+        "fps_embedding",
+        "serve_window_frames",
+        "default_model_id",
+        "server_id",
+        "ticket_secret",
+        mode="before",
+    )
+    @classmethod
+    def _none_by_word(cls, value: object) -> object:
+        word = value.strip() if isinstance(value, str) else value
+        return None if isinstance(word, str) and word.lower() in ("", "none", "null", "off") else word
+
+    @field_validator("cors_allow_origins", mode="before")
+    @classmethod
+    def _origins_by_comma(cls, value: object) -> object:
+        return (
+            tuple(part.strip() for part in value.split(",") if part.strip())
+            if isinstance(value, str)
+            else value
+        )
+
+    @field_validator("cors_allow_origins")
+    @classmethod
+    def _origins_exact(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in value:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r} is not an origin: scheme and host, no path and no trailing slash"
+                )
+        return value
+
+    @field_validator("session_limit_message")
+    @classmethod
+    def _fits_a_close_frame(cls, value: str) -> str:
+        if (size := len(value.encode())) > CLOSE_REASON_BYTES:
+            raise ValueError(f"{size} bytes in UTF-8; a close reason holds {CLOSE_REASON_BYTES}")
+        return value
+
+    @field_validator("server_id")
+    @classmethod
+    def _server_id_without_dots(cls, value: str | None) -> str | None:
+        if value is not None and not _SERVER_ID.fullmatch(value):
+            raise ValueError("1 to 64 of A-Z a-z 0-9 _ - (a ticket's fields are separated by dots)")
+        return value
+
+    @model_validator(mode="after")
+    def _tickets_whole(self) -> Settings:
+        if (self.ticket_secret is None) != (self.server_id is None):
+            missing = "ticket_secret" if self.ticket_secret is None else "server_id"
+            raise ValueError(f"ticket_secret and server_id go together; {missing} is not set")
+        return self
+
+    @property
+    def tickets_required(self) -> bool:
+        return self.ticket_secret is not None
+
+
+_FILE_KEY = "_from_file"
+
+
+class _Given(PydanticBaseSettingsSource):
+    """A source that is a dictionary already."""
+
+    def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._values = dict(values)
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"settings file {path.name}: {error.strerror or 'cannot be read'}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {path.name}: not TOML: {error}") from None
+
+
+def _known(name: str, source: str, *, shown: str | None = None) -> None:
+    if name in Settings.model_fields:
+        return
+    near = difflib.get_close_matches(name, Settings.model_fields, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise SettingsError(f"unknown setting {shown or name!r} ({source}){hint}")
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in problem["loc"]) or "settings"
+        lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
+    return "; ".join(lines)

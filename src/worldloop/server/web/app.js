@@ -1,0 +1,267 @@
+// The page's state machine: which state it is in and what leads out of it. Owns no pixels, no sockets, no key codes.
+//
+//   choose -> encoding -> loading -> playing -> choose | over | lost
+//   encoding, loading -> busy (retries) | refused | lost          any -> choose          unsupported stays
+
+import { whyUnsupported } from "./h264.js";
+import { Keys } from "./keys.js";
+import { Gallery, listPictures } from "./pictures.js";
+import { Player } from "./player.js";
+import { Readout } from "./readout.js";
+import { Stage } from "./stage.js";
+import { Pad } from "./touch.js";
+import * as server from "./server.js";
+
+const RETRY_S = 5;
+const KEEP_ALIVE_MS = 250;
+const WALK = ["w", "a", "s", "d"];
+const BUSY_CLOSE = 1013;
+
+const at = (id) => document.getElementById(id);
+const stage = new Stage(at("stage"), {
+  preview: at("preview"), screen: at("screen"), title: at("title"), text: at("text"),
+  actions: at("actions"), announce: at("announce"), notice: at("notice"),
+});
+const readout = new Readout({ rate: at("read-rate"), latency: at("read-latency"), left: at("read-left") });
+const keys = new Keys(sendKeys);
+const pad = new Pad(at("pad"), (held) => keys.touch(held));
+const gallery = new Gallery(at("pictures"), at("file"), { choose: start, look: lookAt });
+
+let state = "choose";
+let picture = null; // the last one chosen
+let shelf = []; // the server's
+let player = null;
+let attempt = null; // AbortController of the start under way
+let retryTimer = 0;
+let lastError = null;
+let overMessage = null;
+
+function enter(next, scene = {}) {
+  state = next;
+  const live = ["encoding", "loading", "playing"].includes(next);
+  at("leave").disabled = !live && next !== "busy";
+  stage.scene({ state: next, title: "", live, ...scene });
+  pad.show(live);
+  if (next === "playing") keys.enable();
+  else keys.disable();
+}
+
+const again = (label) => ({ label, primary: true, run: () => start(picture) });
+const another = (primary = false) => ({ label: "Choose another", primary, run: choose });
+
+function choose() {
+  stop();
+  stage.showScreen(false);
+  const shown = picture ?? shelf[0] ?? null;
+  stage.preview(shown);
+  const play = { label: "Play", primary: true, run: () => start(picture ?? shelf[0]) };
+  const upload = { label: "Use a picture", primary: true, run: () => gallery.openFile() };
+  enter("choose", {
+    title: "Choose a picture",
+    text: "It becomes the first moment of a world that answers your keys.",
+    actions: [shown ? play : upload],
+  });
+}
+
+function lookAt(looked) {
+  if (state === "choose") stage.preview(looked ?? picture ?? shelf[0] ?? null);
+}
+
+function stop() {
+  clearInterval(retryTimer);
+  attempt?.abort();
+  attempt = null;
+  player?.close();
+  player = null;
+  stage.notice("");
+  readout.reset(null);
+}
+
+async function start(chosen) {
+  if (state === "unsupported") return;
+  stop();
+  if (picture?.own && picture !== chosen) URL.revokeObjectURL(picture.url);
+  picture = chosen;
+  overMessage = null;
+  attempt = new AbortController();
+  const { signal } = attempt;
+  gallery.mark(chosen);
+  stage.showScreen(false);
+  stage.preview(chosen);
+  enter("encoding", { title: "Reading the picture", text: "The model takes a first look at it." });
+  at("stage").focus({ preventScroll: true });
+  try {
+    const blob = await chosen.load();
+    const { profile } = await server.sendPicture(blob, chosen.name, signal);
+    useProfile(profile);
+    await server.reserve(signal);
+  } catch (error) {
+    if (!signal.aborted) failed(error);
+    return;
+  }
+  if (!signal.aborted) play();
+}
+
+function failed(error) {
+  lastError = error.message;
+  if (error.status === 423) return busy();
+  if (!(error instanceof server.Refusal)) {
+    return lost("The server can’t be reached", "Check that it is running. Your picture is kept.");
+  }
+  const titles = { 401: "This server needs a ticket", 413: "This picture is too large" };
+  enter("refused", {
+    title: titles[error.status] ?? (error.status >= 500 ? "The server had a fault" : "This picture can’t be used"),
+    text: error.message, loud: true, actions: [another(true), again("Try again")].map(onlyFirstPrimary),
+  });
+}
+
+const onlyFirstPrimary = (action, index) => ({ ...action, primary: index === 0 });
+
+function play() {
+  enter("loading", { title: "Waking the world", text: "The first pictures are on their way." });
+  player = new Player(server.socketUrl(), at("screen"), {
+    hello: ({ width, height, session_limit_s: limit, profile }) => {
+      stage.setSize(width, height);
+      readout.setLimit(limit);
+      if (profile) useProfile(profile);
+    },
+    picture: ({ width, height }) => {
+      readout.picture();
+      if (state === "loading") firstPicture(width, height);
+    },
+    latency: (milliseconds) => readout.latency(milliseconds),
+    error: ({ message }) => {
+      lastError = message;
+      stage.notice(message);
+    },
+    over: ({ message }) => {
+      overMessage = message;
+    },
+    closed,
+  });
+}
+
+function firstPicture(width, height) {
+  stage.setSize(width, height);
+  stage.showScreen(true);
+  enter("playing", { title: "Playing" });
+}
+
+function closed({ code, reason }) {
+  player = null;
+  readout.reset(null);
+  stage.notice("");
+  if (overMessage !== null || (code === 1000 && reason)) return over(overMessage ?? reason);
+  lastError = reason || `the socket closed with code ${code}`;
+  if (code === BUSY_CLOSE) return busy();
+  const title = code === 1011 ? "The world came to a stop" : code === 1008 ? "The server ended the game" : "Connection lost";
+  return lost(title, reason ? `${reason}. Your picture is kept.` : "Your picture is kept.");
+}
+
+function over(message) {
+  enter("over", { title: "That was your time", text: message, loud: true, actions: [again("Play again"), another()] });
+}
+
+function lost(title, text) {
+  enter("lost", { title, text, loud: true, actions: [again("Reconnect"), another()] });
+}
+
+function busy() {
+  let seconds = RETRY_S;
+  const words = () => `Every place is taken. Trying again in ${seconds}\u00a0s.`;
+  enter("busy", {
+    title: "Someone else is playing", text: words(), loud: true,
+    actions: [again("Try now"), { label: "Cancel", run: choose }],
+  });
+  clearInterval(retryTimer);
+  retryTimer = setInterval(() => {
+    seconds -= 1;
+    if (seconds <= 0) start(picture);
+    else stage.words(words());
+  }, 1000);
+}
+
+function sendKeys(pressed) {
+  player?.sendKeys(pressed, true);
+  paintHelp(pressed);
+}
+
+function useProfile({ controls }) {
+  keys.useControls(controls);
+  pad.useControls(controls);
+  const caps = (...list) => list.map(([label, key]) => `<kbd data-key="${key}">${label}</kbd>`).join(" ");
+  const lines = [`<span>${caps(["W", "w"], ["A", "a"], ["S", "s"], ["D", "d"])} ${keys.turns ? "move" : "or arrows: walk"}</span>`];
+  if (keys.turns) lines.push(`<span>${caps(["←", "left"], ["→", "right"])} look</span>`);
+  if (controls.includes("space")) lines.push(`<span>${caps(["space", "space"])} jump</span>`);
+  if (controls.includes("shift")) lines.push(`<span>${caps(["shift", "shift"])} sprint</span>`);
+  lines.push("<span><kbd>esc</kbd> leave</span>");
+  at("help").innerHTML = lines.join("");
+}
+
+function paintHelp(pressed) {
+  for (const cap of at("help").querySelectorAll("[data-key]")) cap.classList.toggle("held", pressed[cap.dataset.key]);
+}
+
+function toggleFull() {
+  if (document.fullscreenElement) document.exitFullscreen();
+  else at("theatre").requestFullscreen();
+  if (state === "playing") at("stage").focus({ preventScroll: true }); // space is a key of the world, not a click
+}
+
+async function open() {
+  useProfile({ controls: WALK });
+  at("leave").addEventListener("click", choose);
+  at("full").addEventListener("click", toggleFull);
+  at("full").hidden = !document.fullscreenEnabled;
+  document.addEventListener("fullscreenchange", () => {
+    at("full").textContent = document.fullscreenElement ? "Exit full screen" : "Full screen";
+  });
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && !at("leave").disabled && !document.fullscreenElement) choose();
+  });
+  setInterval(() => {
+    if (state === "playing") player.sendKeys(keys.pressed(), false);
+  }, KEEP_ALIVE_MS);
+  const [why] = await Promise.all([whyUnsupported(), fillShelf()]);
+  if (why !== null) return unsupported(why);
+  choose();
+  const wanted = shelf.find(({ name }) => name === server.autoplay);
+  if (wanted) start(wanted);
+  else if (server.autoplay) stage.words(`There is no picture called “${server.autoplay}” here. Choose one below.`);
+}
+
+async function fillShelf() {
+  try {
+    const [pictures, { active_profile: profile }] = await Promise.all([listPictures(), server.status()]);
+    shelf = pictures;
+    if (profile) useProfile(profile);
+  } catch (error) {
+    lastError = error.message; // a picture of one's own still works, and starting says what is wrong
+  }
+  gallery.show(shelf);
+  const first = at("pictures").querySelector("img");
+  first?.addEventListener("load", () => stage.setSize(first.naturalWidth, first.naturalHeight), { once: true });
+}
+
+function unsupported(why) {
+  const words = {
+    insecure: "Browsers decode video only on secure pages. Open this page at http://localhost or over https.",
+    webcodecs: "It has no WebCodecs. Chrome or Edge 94, Safari 16.4, Firefox 130 on a computer, or anything newer works.",
+    h264: "It cannot decode H.264 video. Chrome, Edge, Safari, or a Firefox or Chromium with H.264 works.",
+  };
+  at("gallery").inert = true;
+  stage.preview(shelf[0] ?? null);
+  enter("unsupported", { title: "This browser can’t show the world", text: words[why], loud: true });
+}
+
+/** A handle for tests and for people with a console. */
+window.worldloop = {
+  get state() { return state; },
+  get framesShown() { return player?.shown ?? 0; },
+  get lastError() { return lastError; },
+  get pressed() { return keys.pressed(); },
+  readout: () => readout.values(),
+  debugSend: (text) => player.sendText(text),
+};
+
+open();

@@ -1,0 +1,296 @@
+"""One live game on one socket: controls in, pictures out, at the player's rate.
+
+Owns the flow between a host's game, an encoder and a socket:
+
+    receive   newest controls; a message that is wrong is answered and changes nothing
+    generate  waits until few pictures are queued, reads the controls as late as that, asks for the next frame
+    send      encodes, waits until the picture is due, sends; never drops
+
+Does not own leases, start pictures or the transport. Built and run by `session.arena`, on its event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldloop.codec.h264 import AccessUnit
+from worldloop.core.clock import Clock, within
+from worldloop.core.errors import SessionEndedError
+from worldloop.core.settings import Settings
+from worldloop.core.telemetry import SessionLog
+from worldloop.engine.contract import Emit
+from worldloop.session.host import Game
+from worldloop.session.observer import Observer
+from worldloop.session.pacer import FramePacer
+from worldloop.session.socket import LEFT, Ending, PlayerSocket, SocketClosedError, failed, over
+from worldloop.wire.controls import BadControlsError, ControlState, parse_controls
+from worldloop.wire.world import ack_message, close_reason, error_message, log_message, pack_access_unit
+from worldloop.wire.world import session_over_message as over_message
+
+LOG_POLL_S = 0.1
+
+
+class Encoder(Protocol):
+    """Makes one access unit of each picture, in order; used from one thread."""
+
+    def encode(self, frame: NDArray[np.uint8], /) -> AccessUnit: ...
+
+    def close(self) -> None: ...
+
+
+class SlowClientError(SessionEndedError):
+    """The socket took longer than allowed for one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """One controls message; `pressed_at` is when the keys last changed."""
+
+    state: ControlState
+    pressed_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """One picture to send; `shows` is set on the first that was made with those controls."""
+
+    pixels: NDArray[np.uint8]
+    shows: _Heard | None
+
+
+class GameSession:
+    """Runs one game to its end. `run` once, then `close`.
+
+    Args:
+        game: closed by `run` on every path.
+        make_encoder: called on this session's own encoder thread.
+        hello: first text of the socket.
+        log: this session's lines, or None to send none.
+    """
+
+    def __init__(
+        self,
+        *,
+        game: Game,
+        socket: PlayerSocket,
+        make_encoder: Callable[[], Encoder],
+        clock: Clock,
+        settings: Settings,
+        observer: Observer,
+        hello: str,
+        log: SessionLog | None = None,
+    ) -> None:
+        self._game, self._socket, self._clock = game, socket, clock
+        self._make_encoder, self._encoder = make_encoder, None
+        self._settings, self._observer, self._hello, self._log = settings, observer, hello, log
+        start = ControlState.start(stream_fps=settings.stream_fps, fps_embedding=settings.fps_embedding)
+        self._heard = _Heard(start, None)
+        self._making: _Heard | None = None
+        self._queue: deque[_Picture] = deque()
+        self._room, self._filled, self._first_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._drained: Ending | None = None
+        self._stopped: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        self._pacer = FramePacer()
+        self._sending = asyncio.Lock()
+        self._sent = 0
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="encode")
+        self._encoder: Encoder | None
+
+    @property
+    def pictures_sent(self) -> int:
+        return self._sent
+
+    def stop(self, message: str) -> None:
+        """End the game from outside, telling the player why. Any number of calls, on the event loop."""
+        if not self._stopped.done():
+            self._stopped.set_result(over("stopped", message))
+
+    async def run(self) -> Ending:
+        """Play until something ends it. The device's share is given back before this returns."""
+        parts = [self._receive, self._generate, self._send, self._await_stop]
+        if self._settings.session_limit_s > 0:
+            parts.append(self._limit)
+        if self._log is not None:
+            parts.append(self._stream_log)
+        try:
+            return await self._first_ending(parts)
+        finally:
+            self._game.close()
+            self._threads.submit(self._close_encoder)
+            self._threads.shutdown(wait=False)
+
+    async def close(self, ending: Ending) -> None:
+        """Tell the player, then close the socket; gives up on a client that doesn't take it."""
+        if ending is LEFT:
+            return
+        try:
+            if ending.announce is not None:
+                limit_s = self._settings.session_limit_s
+                await self._deliver(over_message(message=ending.announce, limit_s=limit_s))
+            wait = self._settings.slow_client_s
+            await within(self._clock, wait, self._socket.close(ending.code, close_reason(ending.reason)))
+        except (SocketClosedError, SlowClientError, TimeoutError):
+            return
+
+    async def _first_ending(self, parts: list[Callable[[], Coroutine[Any, Any, Ending]]]) -> Ending:
+        tasks = [asyncio.ensure_future(_guarded(part)) for part in parts]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task for task in tasks if task in done).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _receive(self) -> Ending:
+        await self._deliver(self._hello)
+        limit = self._settings.max_message_bytes
+        while True:
+            message = await self._socket.receive()
+            try:
+                state = parse_controls(message, self._heard.state, max_bytes=limit)
+            except BadControlsError as error:
+                self._observer.refused(error.code)
+                await self._deliver(error_message(code=error.code, message=str(error)))
+                continue
+            if state is not None:
+                self._take(state)
+
+    def _take(self, state: ControlState) -> None:
+        changed = state.controls.pressed != self._heard.state.controls.pressed
+        self._heard = _Heard(state, self._clock.monotonic() if changed else self._heard.pressed_at)
+        if self._making is not None and self._game.update(state.controls):
+            self._making = self._heard
+
+    async def _generate(self) -> Ending:
+        while True:
+            while len(self._queue) > self._settings.frames_low_watermark:
+                self._room.clear()
+                await self._room.wait()
+            self._making = self._heard
+            began = self._clock.monotonic()
+            try:
+                emit = await _settled(self._game.submit(self._making.state.controls))
+            except SessionEndedError as error:
+                return await self._let_drain(over("over", str(error) or "the game is over"))
+            self._observer.stage("generate", self._clock.monotonic() - began)
+            made_with, self._making = self._making, None
+            self._enqueue(emit, made_with)
+
+    def _enqueue(self, emit: Emit, made_with: _Heard) -> None:
+        # The start picture is the player's own: no keys shaped it.
+        shows = made_with if emit.index > 0 else None
+        for number, pixels in enumerate(emit.frames):
+            self._queue.append(_Picture(pixels, shows if number == 0 else None))
+        self._filled.set()
+
+    async def _let_drain(self, ending: Ending) -> Ending:
+        self._drained = ending
+        self._filled.set()
+        return await asyncio.get_running_loop().create_future()
+
+    async def _send(self) -> Ending:
+        loop = asyncio.get_running_loop()
+        shown: _Heard | None = None
+        while True:
+            while not self._queue:
+                if self._drained is not None:
+                    return self._drained
+                self._filled.clear()
+                await self._filled.wait()
+            picture = self._queue.popleft()
+            self._room.set()
+            began = self._clock.monotonic()
+            unit = await loop.run_in_executor(self._threads, self._encode, picture.pixels)
+            now = self._clock.monotonic()
+            self._observer.stage("encode", now - began)
+            await self._clock.sleep(self._pacer.delay(self._heard.state.stream_fps, now))
+            messages: list[str | bytes] = [pack_access_unit(key=unit.key, data=unit.data)]
+            if picture.shows is not None and picture.shows is not shown:
+                messages[:0] = self._acknowledge(picture.shows, shown)
+                shown = picture.shows
+            await self._deliver(*messages)
+            self._sent += 1
+            self._observer.picture_sent()
+            self._first_sent.set()
+
+    def _acknowledge(self, shows: _Heard, before: _Heard | None) -> list[str]:
+        pressed_at = shows.pressed_at
+        if pressed_at is not None and (before is None or before.pressed_at != pressed_at):
+            self._observer.key_to_picture(self._clock.monotonic() - pressed_at)
+        seq = shows.state.seq
+        return [] if seq is None else [ack_message(seq=seq, frame=self._sent)]
+
+    async def _limit(self) -> Ending:
+        await self._first_sent.wait()
+        await self._clock.sleep(self._settings.session_limit_s)
+        return over("limit", self._settings.session_limit_message)
+
+    async def _stream_log(self) -> Ending:
+        while True:
+            while self._log is not None and (line := self._log.take()) is not None:
+                await self._deliver(log_message(tag=line.tag, msg=line.msg, ts=self._clock.time()))
+            await self._clock.sleep(LOG_POLL_S)
+
+    async def _await_stop(self) -> Ending:
+        return await self._stopped
+
+    async def _deliver(self, *messages: str | bytes) -> None:
+        began = self._clock.monotonic()
+        try:
+            await within(self._clock, self._settings.slow_client_s, self._deliver_in_order(messages))
+        except TimeoutError:
+            limit = self._settings.slow_client_s
+            raise SlowClientError(f"the connection took more than {limit:g} s for one message") from None
+        self._observer.stage("send", self._clock.monotonic() - began)
+
+    async def _deliver_in_order(self, messages: tuple[str | bytes, ...]) -> None:
+        async with self._sending:
+            for message in messages:
+                if isinstance(message, bytes):
+                    await self._socket.send_bytes(message)
+                else:
+                    await self._socket.send_text(message)
+
+    def _encode(self, pixels: NDArray[np.uint8]) -> AccessUnit:
+        if self._encoder is None:
+            self._encoder = self._make_encoder()
+        return self._encoder.encode(pixels)
+
+    def _close_encoder(self) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+
+
+async def _guarded(part: Callable[[], Coroutine[Any, Any, Ending]]) -> Ending:
+    """Run one part; its error becomes the ending of the game."""
+    try:
+        return await part()
+    except SocketClosedError:
+        return LEFT
+    except SlowClientError as error:
+        return Ending(kind="slow", code=1008, reason=str(error))
+    except Exception as error:  # noqa: BLE001 (the ending carries it, to the log and to the player)
+        return failed(error)
+
+
+async def _settled(future: Future[Emit]) -> Emit:
+    """Await the host's future. Leaving early doesn't cancel it: it is the host's to settle."""
+    loop = asyncio.get_running_loop()
+    waiter = asyncio.Event()
+
+    def wake(_: Future[Emit]) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(waiter.set)
+
+    future.add_done_callback(wake)
+    await waiter.wait()
+    return future.result()

@@ -1,0 +1,117 @@
+"""Named recipes: the data, the sizes and the two training loops of each shipped world.
+
+A recipe is plain data. `Recipe.load` also reads one from a TOML file. Called by `run` and the command line.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from worldloop.core.errors import SettingsError
+from worldloop.models.autoencoder import AutoencoderConfig
+from worldloop.models.summaryformer import SummaryformerConfig
+from worldloop.trainer.autoencoder import AutoencoderRecipe
+from worldloop.trainer.world import WorldRecipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataRecipe:
+    """Simulated walks.
+
+    Attributes:
+        simulator: `meadow`.
+        episodes, steps: how many walks, how long.
+        held_out: further walks in other worlds, for validation.
+        seed: first world; the players' choices too.
+    """
+
+    simulator: str = "meadow"
+    episodes: int = 3000
+    steps: int = 120
+    held_out: int = 64
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Everything that makes one checkpoint, weights of the autoencoder included.
+
+    Attributes:
+        name: of the world.
+        profile: what the player can do: name and whether jump and sprint are live.
+        timestep_shift: law of the served timesteps; they are `world.timesteps`.
+        encode_fps: RGB frames a second of the training data.
+        license, trained_on: written into the checkpoint.
+    """
+
+    name: str
+    data: DataRecipe
+    model: SummaryformerConfig
+    encoder: AutoencoderConfig
+    autoencoder: AutoencoderRecipe
+    world: WorldRecipe
+    timestep_shift: float = 2.0
+    profile: str = "meadow"
+    jump_sprint: bool = False
+    encode_fps: int = 12
+    license: str = "Apache-2.0"
+    trained_on: str = "walks in worldloop's own simulator"
+
+    @classmethod
+    def load(cls, name_or_file: str) -> Recipe:
+        """A named recipe, or one from a TOML file whose tables change a named one (`base = "meadow"`).
+
+        Raises:
+            SettingsError: unknown name or key; the message lists what there is.
+        """
+        if name_or_file in RECIPES:
+            return RECIPES[name_or_file]
+        path = Path(name_or_file)
+        if path.suffix != ".toml" or not path.is_file():
+            raise SettingsError(f"recipe {name_or_file!r} must be one of {sorted(RECIPES)} or a .toml file")
+        changes = tomllib.loads(path.read_text())
+        base = cls.load(str(changes.pop("base", "meadow")))
+        return _change(base, changes, path.name)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _change(value: Any, changes: dict[str, Any], where: str) -> Any:
+    names = {f.name for f in fields(value)}
+    new: dict[str, Any] = {}
+    for key, change in changes.items():
+        if key not in names:
+            raise SettingsError(f"{where}: unknown key {key!r}; have {sorted(names)}")
+        old = getattr(value, key)
+        if is_dataclass(old):
+            new[key] = _change(old, change, f"{where}: {key}")
+        else:
+            new[key] = tuple(change) if isinstance(change, list) else change
+    return replace(value, **new)
+
+
+RECIPES = {
+    "meadow": Recipe(
+        name="meadow",
+        data=DataRecipe(),
+        model=SummaryformerConfig.named("embedded"),
+        encoder=AutoencoderConfig(channels=48, latent_hw=(6, 10)),
+        autoencoder=AutoencoderRecipe(),
+        world=WorldRecipe(),
+        trained_on="walks in worldloop's own meadow simulator",
+    ),
+    "tiny": Recipe(
+        name="tiny",
+        data=DataRecipe(episodes=8, steps=30, held_out=4),
+        model=SummaryformerConfig.named("tiny", latent_channels=8, latent_hw=(6, 10), grid_embedding=True),
+        encoder=AutoencoderConfig(channels=8, latent_hw=(6, 10), encoder_hidden=8, decoder_hidden=16),
+        autoencoder=AutoencoderRecipe(steps=4, batch=2),
+        world=WorldRecipe(steps=4, batch=2, frames=8, warmup=2),
+        trained_on="a few walks in worldloop's own meadow simulator, for tests",
+    ),
+}
+"""`meadow` makes the shipped world; `tiny` runs the whole pipeline in seconds."""

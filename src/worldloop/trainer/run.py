@@ -1,0 +1,173 @@
+"""One training run in one folder: stages, resuming, curves, progress.
+
+    runs/meadow/
+      recipe.json                what is being made
+      autoencoder.safetensors    stage 1
+      world.state                stage 2, to go on from (tensors and numbers only)
+      autoencoder.csv world.csv  curves
+      <name>-<K>r.safetensors    the checkpoint, moving average of the weights
+Owns files and the order of stages. Called by the command line.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from worldloop.models.autoencoder import Autoencoder
+from worldloop.models.summaryformer import Summaryformer
+from worldloop.models.weights import load_autoencoder, save_autoencoder, save_checkpoint
+from worldloop.trainer import autoencoder as autoencoder_stage
+from worldloop.trainer.datasets import LatentWalks, Walks, record_walks
+from worldloop.trainer.recipes import Recipe
+from worldloop.trainer.world import WorldTrainer
+
+SAVE_EVERY = 25
+
+
+class Run:
+    """A folder that a recipe is trained in; going on where it stopped is the only mode.
+
+    Args:
+        recipe: what to make.
+        folder: made when missing.
+        compile_blocks: torch.compile the trunk's blocks while training.
+    """
+
+    def __init__(self, recipe: Recipe, folder: Path, *, compile_blocks: bool = True) -> None:
+        self.recipe = recipe
+        self.folder = folder
+        self.compile_blocks = compile_blocks
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1) + "\n")
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the finished world is written."""
+        return self.folder / f"{self.recipe.name}-{len(self.recipe.world.timesteps)}r.safetensors"
+
+    @property
+    def autoencoder_file(self) -> Path:
+        return self.folder / "autoencoder.safetensors"
+
+    def train(self) -> Path:
+        """Both stages; returns the checkpoint's path."""
+        data = self.recipe.data
+        walks = record_walks(range(data.seed, data.seed + data.episodes), data.steps, seed=data.seed)
+        first = data.seed + 1_000_000
+        held_out = record_walks(range(first, first + data.held_out), data.steps, seed=first)
+        model = self.train_autoencoder(walks, held_out)
+        return self.train_world(LatentWalks(walks, model), held_out, model)
+
+    def train_autoencoder(self, walks: Walks, held_out: Walks) -> Autoencoder:
+        """Stage 1, or its result when it is there."""
+        if self.autoencoder_file.exists():
+            return load_autoencoder(self.autoencoder_file)[0]
+        recipe = self.recipe.autoencoder
+        torch.manual_seed(self.recipe.data.seed)
+        rng = np.random.default_rng(self.recipe.data.seed)
+        generator = torch.Generator().manual_seed(self.recipe.data.seed)
+        model = autoencoder_stage.initial_autoencoder(self.recipe.encoder, walks)
+        optimiser = autoencoder_stage.optimiser(model, recipe)
+        batches = autoencoder_stage.batches(walks, recipe, rng)
+        check = next(autoencoder_stage.batches(held_out, recipe, np.random.default_rng(0)))
+        with _Curve(self.folder / "autoencoder.csv", "autoencoder", recipe.steps) as curve:
+            for step in range(recipe.steps):
+                rise, fall = min(1.0, (step + 1) / 100), min(1.0, 2.0 * (1 - step / recipe.steps))
+                for group in optimiser.param_groups:
+                    group["lr"] = recipe.rate * group["scale"] * rise * fall
+                loss = autoencoder_stage.loss(model, next(batches), recipe.noise, generator)
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+                values = {"loss": float(loss.detach())}
+                if step % 100 == 99 or step == recipe.steps - 1:
+                    values["psnr"] = autoencoder_stage.psnr(model, check)
+                curve.add(step + 1, values)
+        model.requires_grad_(False)
+        stats = LatentWalks(walks, model).stats
+        save_autoencoder(self.autoencoder_file, model, stats, {"name": self.recipe.name, "license": self.recipe.license})
+        return model
+
+    def train_world(self, data: LatentWalks, held_out: Walks, autoencoder: Autoencoder) -> Path:
+        """Stage 2 from where it stopped; returns the checkpoint's path."""
+        recipe = self.recipe.world
+        torch.manual_seed(self.recipe.data.seed)
+        trainer = WorldTrainer(
+            Summaryformer(self.recipe.model), recipe, data.stats.rest_std,
+            seed=self.recipe.data.seed, compile_blocks=self.compile_blocks,
+        )  # fmt: skip
+        state_file = self.folder / "world.state"
+        if state_file.exists():
+            trainer.restore(torch.load(state_file, weights_only=True))
+        gap = self.recipe.model.sink_gap_max
+        check = LatentWalks(held_out, autoencoder, data.stats).clips(
+            8, recipe.frames, np.random.default_rng(0), sink_gap_max=gap
+        )
+        with _Curve(self.folder / "world.csv", "world", recipe.steps, done=trainer.step_number) as curve:
+            while trainer.step_number < recipe.steps:
+                rng = np.random.default_rng((self.recipe.data.seed, trainer.step_number))
+                values = {"loss": trainer.step(data.clips(recipe.batch, recipe.frames, rng, sink_gap_max=gap))}
+                last = trainer.step_number == recipe.steps
+                if trainer.step_number % SAVE_EVERY == 0 or last:
+                    values |= trainer.validate(check, trainer.average)
+                    self._save(state_file, trainer)
+                curve.add(trainer.step_number, values)
+        return self.checkpoint
+
+    def _save(self, state_file: Path, trainer: WorldTrainer) -> None:
+        fresh = state_file.with_suffix(".new")
+        torch.save(trainer.state(), fresh)
+        fresh.replace(state_file)
+        recipe = self.recipe
+        save_checkpoint(
+            self.checkpoint,
+            trainer.average,
+            timesteps=recipe.world.timesteps,
+            timestep_shift=recipe.timestep_shift,
+            cache_mode="recache",
+            profile=recipe.profile,
+            jump_sprint=recipe.jump_sprint,
+            step=trainer.step_number,
+            autoencoder=self.autoencoder_file,
+            encode_fps=recipe.encode_fps,
+            license=recipe.license,
+            trained_on=recipe.trained_on,
+        )
+
+
+class _Curve:
+    """A CSV that grows a row a step, and a progress bar with the same numbers."""
+
+    def __init__(self, path: Path, title: str, steps: int, done: int = 0) -> None:
+        self._path, self._title, self._steps, self._done = path, title, steps, done
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+        )  # fmt: skip
+
+    def __enter__(self) -> _Curve:
+        self._progress.start()
+        self._task = self._progress.add_task(self._title, total=self._steps, completed=self._done, note="")
+        self._file = self._path.open("a", newline="")
+        self._writer = csv.writer(self._file)
+        if self._path.stat().st_size == 0:
+            self._writer.writerow(("step", "time", "name", "value"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+        self._file.close()
+
+    def add(self, step: int, values: dict[str, float]) -> None:
+        now = round(time.time(), 1)
+        self._writer.writerows((step, now, name, f"{value:.6g}") for name, value in values.items())
+        self._file.flush()
+        note = " ".join(f"{name} {value:.4g}" for name, value in values.items())
+        self._progress.update(self._task, completed=step, note=note)

@@ -1,0 +1,213 @@
+"""Training of a Summaryformer on latent clips: one optimiser step, and nothing about files or time.
+
+Owns the loss, the optimisers, the bfloat16 working copy and the moving average. Called by `run`.
+
+What makes a dream hold: train at the timesteps that are served; put noise on the history, then replace most of it by
+the model's own predictions; weigh channels by what they do to the picture.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldloop.core.types import NO_ACTION
+from worldloop.models.clip import BlockFn, ClipGeometry, clip_block, clip_v
+from worldloop.models.sampling import Schedule
+from worldloop.models.summaryformer import Summaryformer
+from worldloop.trainer.datasets import Clips
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorldRecipe:
+    """How a world is trained.
+
+    Attributes:
+        steps: of the optimiser.
+        batch, frames: clips a step, frames a clip (start picture included).
+        muon_rate, adam_rate: learning rates of the trunk's matrices and of everything else.
+        warmup: steps until the rates are full; they fall linearly over the last `decay` share of the steps.
+        timesteps: served ones, high to low.
+        timestep_shares: how often each is trained.
+        history_noise: largest deviation of the noise on clean records.
+        own_from: share of the run after which records are replaced by the model's own predictions.
+        own_share: share of the records that are then replaced.
+        own_steps: share of the steps on which that happens.
+        channel_power: loss weight of a channel is its deviation to this power.
+        no_action: share of clips without action and frame rate.
+        fps: the frame rate that is told.
+        average: horizon of the moving average of weights, in steps.
+    """
+
+    steps: int = 420
+    batch: int = 14
+    frames: int = 18
+    muon_rate: float = 0.02
+    adam_rate: float = 1e-3
+    warmup: int = 60
+    decay: float = 0.5
+    timesteps: tuple[int, ...] = (999, 820, 548)
+    timestep_shares: tuple[float, ...] = (0.6, 0.25, 0.15)
+    history_noise: float = 0.15
+    own_from: float = 0.35
+    own_share: float = 0.6
+    own_steps: float = 0.5
+    channel_power: float = 0.5
+    no_action: float = 0.03
+    fps: float = 12.0
+    average: int = 100
+
+    def rate_scale(self, step: int) -> float:
+        """Factor on the learning rates at `step`."""
+        rising = min(1.0, (step + 1) / self.warmup)
+        left = (self.steps - step) / max(1.0, self.decay * self.steps)
+        return rising * min(1.0, max(0.02, left))
+
+
+class WorldTrainer:
+    """Master weights in float32, a working copy in bfloat16, and their moving average.
+
+    Args:
+        model: start values; its weights become the master copy.
+        recipe: how to train.
+        channel_std: deviation of each latent channel, `[C]`, for the loss weights.
+        schedule: noise law.
+        seed: of everything drawn here.
+        compile_blocks: run blocks through torch.compile.
+    """
+
+    def __init__(
+        self,
+        model: Summaryformer,
+        recipe: WorldRecipe,
+        channel_std: Tensor,
+        *,
+        schedule: Schedule | None = None,
+        seed: int = 0,
+        compile_blocks: bool = True,
+    ) -> None:
+        self.recipe = recipe
+        self.master = model.float().train()
+        self.average = copy.deepcopy(model).requires_grad_(False)
+        self.work = copy.deepcopy(model).to_serving(torch.bfloat16).train().requires_grad_(True)
+        self.geometry = ClipGeometry(model.config, recipe.frames)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.step_number = 0
+        weights = (channel_std / channel_std.mean()) ** recipe.channel_power
+        self._channel_weights = weights / weights.mean()
+        scales = [(schedule or Schedule()).scales(t) for t in recipe.timesteps]
+        self._alpha = torch.tensor([a for a, _ in scales])
+        self._sigma = torch.tensor([s for _, s in scales])
+        self._times = torch.tensor(recipe.timesteps, dtype=torch.float32)
+        self._block_fn: BlockFn = torch.compile(clip_block, dynamic=False) if compile_blocks else clip_block
+        trunk = {id(p) for p in self.master.blocks.parameters() if p.ndim == 2}
+        matrices = [p for p in self.master.parameters() if id(p) in trunk]
+        self._rest = [p for p in self.master.parameters() if id(p) not in trunk]
+        self._optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.Muon(
+                matrices, lr=recipe.muon_rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="original"
+            ),
+            torch.optim.AdamW(self._rest, lr=recipe.adam_rate, betas=(0.9, 0.99), weight_decay=1e-3),
+        ]
+        self._pairs = list(zip(self.master.parameters(), self.work.parameters(), strict=True))
+
+    def step(self, clips: Clips) -> float:
+        """One optimiser step; returns the loss."""
+        loss = self._loss(self.work, clips, history=self._history(clips))
+        for work in self.work.parameters():
+            work.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        for master, work in self._pairs:
+            master.grad = None if work.grad is None else work.grad.to(master.dtype)
+        torch.nn.utils.clip_grad_norm_(self._rest, 1.0)
+        scale = self.recipe.rate_scale(self.step_number)
+        for optimiser, rate in zip(self._optimisers, (self.recipe.muon_rate, self.recipe.adam_rate), strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * scale
+            optimiser.step()
+        self.step_number += 1
+        keep = min(1 - 1 / self.recipe.average, self.step_number / (self.step_number + 20))
+        with torch.no_grad():
+            torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
+            torch._foreach_lerp_(list(self.average.parameters()), [master for master, _ in self._pairs], 1 - keep)
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def validate(self, clips: Clips, model: Summaryformer) -> dict[str, float]:
+        """Weighted mean squared error of x0 at each served timestep with a true history, by `t<timestep>`."""
+        result = {}
+        generator = torch.Generator().manual_seed(1)
+        noise = torch.randn(clips.latents.shape, generator=generator)
+        for index, timestep in enumerate(self.recipe.timesteps):
+            choice = torch.full(clips.weights.shape, index)
+            x0 = self._predict(model, clips, clips.latents, choice, noise)[1]
+            error = ((x0 - clips.latents).square() * self._channel_weights).mean(dim=(2, 3))
+            result[f"t{timestep}"] = float((error * clips.weights).sum() / clips.weights.sum())
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """Everything needed to go on, tensors and numbers only."""
+        return {
+            "master": self.master.state_dict(),
+            "average": self.average.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
+            "generator": self.generator.get_state(),
+            "step": self.step_number,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.master.load_state_dict(state["master"])
+        self.average.load_state_dict(state["average"])
+        for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        self.generator.set_state(state["generator"])
+        self.step_number = int(state["step"])
+        with torch.no_grad():
+            torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
+
+    def _predict(
+        self, model: Summaryformer, clips: Clips, history: Tensor, choice: Tensor, noise: Tensor, *, told: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """(v, x0) of every frame at the timestep that `choice [B, T]` names."""
+        alpha, sigma = self._alpha[choice][..., None, None], self._sigma[choice][..., None, None]
+        noisy = alpha * clips.latents + sigma * noise
+        actions = clips.actions if told else torch.full_like(clips.actions, NO_ACTION)
+        fps = torch.full((len(history),), self.recipe.fps if told else 0.0)
+        v = clip_v(
+            model, self.geometry, history, noisy, self._times[choice], actions, fps, clips.sink_gap,
+            block_fn=self._block_fn if model is self.work else None,
+        )  # fmt: skip
+        return v, alpha * noisy - sigma * v
+
+    def _loss(self, model: Summaryformer, clips: Clips, history: Tensor) -> Tensor:
+        shares = torch.tensor(self.recipe.timestep_shares)
+        choice = torch.multinomial(shares, clips.weights.numel(), replacement=True, generator=self.generator)
+        choice = choice.view(clips.weights.shape)
+        noise = torch.randn(clips.latents.shape, generator=self.generator)
+        told = float(torch.rand((), generator=self.generator)) >= self.recipe.no_action
+        v, _ = self._predict(model, clips, history, choice, noise, told=told)
+        alpha, sigma = self._alpha[choice][..., None, None], self._sigma[choice][..., None, None]
+        target = alpha * noise - sigma * clips.latents
+        error = ((v - target).square() * self._channel_weights).mean(dim=(2, 3))
+        return (error * clips.weights).sum() / clips.weights.sum()
+
+    @torch.no_grad()
+    def _history(self, clips: Clips) -> Tensor:
+        """What the memory holds while training: the truth, or the model's own predictions, and a little noise."""
+        recipe = self.recipe
+        history = clips.latents
+        chance = float(torch.rand((), generator=self.generator))
+        if self.step_number >= recipe.own_from * recipe.steps and chance < recipe.own_steps:
+            noise = torch.randn(history.shape, generator=self.generator)
+            choice = torch.zeros(clips.weights.shape, dtype=torch.long)
+            _, x0 = self._predict(self.work, clips, history, choice, noise)
+            own = torch.rand(clips.weights.shape, generator=self.generator) < recipe.own_share
+            own &= clips.weights > 0
+            history = torch.where(own[..., None, None], x0, history)
+        amount = recipe.history_noise * torch.rand(*clips.weights.shape, 1, 1, generator=self.generator)
+        return history + amount * torch.randn(history.shape, generator=self.generator)
