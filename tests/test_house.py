@@ -142,3 +142,4 @@ def test_a_planted_breach_breaks_its_contract(contract: str, tmp_path: Path) -> 
 
     assert answer.returncode == 1, answer.stdout + answer.stderr
     assert re.search(rf"^{re.escape(contract)}.* BROKEN$", answer.stdout, re.MULTILINE)
+    assert ".planted" in answer.stdout, "broken, but not by what was planted"

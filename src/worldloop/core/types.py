@@ -6,6 +6,7 @@ sent (`wire`) or how the model reads them (`models`).
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 KEYS = ("w", "a", "s", "d", "left", "right", "space", "shift")
@@ -42,3 +43,25 @@ class Controls:
             float(jump_sprint and "shift" in held),
             float("right" in held) - float("left" in held),
         )
+
+
+class LiveControls:
+    """Controls of one frame that may still change until the frame's first pass takes them. Thread-safe."""
+
+    def __init__(self, controls: Controls) -> None:
+        self._controls = controls
+        self._taken = False
+        self._lock = threading.Lock()
+
+    def replace(self, controls: Controls) -> bool:
+        """Newer controls; False when the frame has begun and they come too late."""
+        with self._lock:
+            if not self._taken:
+                self._controls = controls
+            return not self._taken
+
+    def take(self) -> Controls:
+        """The controls of the frame, the same from the first call on."""
+        with self._lock:
+            self._taken = True
+            return self._controls

@@ -1,13 +1,14 @@
 """The server's games: who may play, with which start picture, and from the first byte to the last.
 
 Owns the order of the checks, and that a slot comes back on every path. Does not own routes or sockets
-(`server`), the device (`session.host`) or the flow of one game (`session.game`). One instance a server, used on
-its event loop; what blocks runs on a small pool of threads.
+(`server`), the device (`session.host`) or the flow of one game (`session.game`). One instance a server, used
+on its event loop; what blocks runs on a small pool of threads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,9 @@ class Arena:
         self._sessions: set[GameSession] = set()
         self._device = asyncio.Lock()
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="arena")
+        # Fewer than the threads: pictures that take long to read must not keep a game from starting.
+        self._reading = asyncio.Semaphore(2)
+        self._sockets = 0
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing: str | None = None
@@ -136,7 +140,8 @@ class Arena:
                 focus=choices.focus,
             )
             self._resolve(model_id)
-            picture = await self._call(lambda: self._read(data, filename))
+            async with self._reading:
+                picture = await self._call(lambda: self._read(data, filename))
             async with self._device:
                 self._refuse_when_busy()
                 await self._serve(self._resolve(model_id), user_id)
@@ -182,6 +187,16 @@ class Arena:
 
     async def play(self, user_id: str, *, ticket: str, socket: PlayerSocket) -> None:
         """One open socket, from the checks to its close. The slot comes back however this ends."""
+        self._sockets += 1
+        self._idle.clear()
+        try:
+            await self._play(user_id, ticket, socket)
+        finally:
+            self._sockets -= 1
+            if self._sockets == 0:
+                self._idle.set()
+
+    async def _play(self, user_id: str, ticket: str, socket: PlayerSocket) -> None:
         try:
             lease, stashed = self._seat(user_id, ticket)
         except WorldloopError as error:
@@ -205,11 +220,14 @@ class Arena:
         await session.close(ending)
 
     async def stop(self, message: str) -> None:
-        """Refuse what comes, end every game with `message`, and wait until all have ended."""
+        """Refuse what comes, end every game with `message`, and wait until every socket is closed."""
         self._closing = message
         for session in tuple(self._sessions):
             session.stop(message)
         await self._idle.wait()
+
+    def close(self) -> None:
+        """After `stop`, when no request is left: forget the start pictures and end the threads."""
         self._stash.clear()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -261,7 +279,7 @@ class Arena:
         if stashed is None:
             raise NotReadyError("no start picture yet: POST /z0 first")
         raise NotReadyError(
-            f"the server's model is now {active!r}, your picture is for {stashed.frame.model_id!r}: POST /z0 again"
+            f"the model is now {active!r}, your picture is for {stashed.frame.model_id!r}: POST /z0 again"
         )
 
     async def _turn_away(self, socket: PlayerSocket, error: Exception) -> None:
@@ -271,7 +289,8 @@ class Arena:
         level = logging.INFO if known and code != 1011 else logging.ERROR
         log_event(_log, "game.refused", level=level, code=code, why=describe(error))
         text = str(error) if known and code != 1011 else describe(error)
-        await within(self._clock, self._settings.slow_client_s, socket.close(code, close_reason(text)))
+        with contextlib.suppress(TimeoutError):
+            await within(self._clock, self._settings.slow_client_s, socket.close(code, close_reason(text)))
 
     async def _start(self, stashed: Stashed, freed: asyncio.Event) -> Game:
         loop = asyncio.get_running_loop()
@@ -316,7 +335,6 @@ class Arena:
 
     async def _run(self, session: GameSession, user_id: str, log: SessionLog) -> Ending:
         self._sessions.add(session)
-        self._idle.clear()
         self._observer.game_opened()
         ending: Ending | None = None
         try:
@@ -341,8 +359,6 @@ class Arena:
                 pictures=session.pictures_sent,
             )
             self._sessions.discard(session)
-            if not self._sessions:
-                self._idle.set()
 
     async def _await_free(self, freed: asyncio.Event, user_id: str) -> None:
         try:

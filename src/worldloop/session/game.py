@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,6 +74,7 @@ class GameSession:
         make_encoder: called on this session's own encoder thread.
         hello: first text of the socket.
         log: this session's lines, or None to send none.
+        threads: where pictures are encoded, one at a time; shut down at the end. A thread when None.
     """
 
     def __init__(
@@ -87,9 +88,11 @@ class GameSession:
         observer: Observer,
         hello: str,
         log: SessionLog | None = None,
+        threads: Executor | None = None,
     ) -> None:
         self._game, self._socket, self._clock = game, socket, clock
-        self._make_encoder, self._encoder = make_encoder, None
+        self._make_encoder = make_encoder
+        self._encoder: Encoder | None = None
         self._settings, self._observer, self._hello, self._log = settings, observer, hello, log
         start = ControlState.start(stream_fps=settings.stream_fps, fps_embedding=settings.fps_embedding)
         self._heard = _Heard(start, None)
@@ -101,8 +104,7 @@ class GameSession:
         self._pacer = FramePacer()
         self._sending = asyncio.Lock()
         self._sent = 0
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="encode")
-        self._encoder: Encoder | None
+        self._threads = threads or ThreadPoolExecutor(1, thread_name_prefix="encode")
 
     @property
     def pictures_sent(self) -> int:
@@ -195,7 +197,8 @@ class GameSession:
     async def _let_drain(self, ending: Ending) -> Ending:
         self._drained = ending
         self._filled.set()
-        return await asyncio.get_running_loop().create_future()
+        never: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+        return await never
 
     async def _send(self) -> Ending:
         loop = asyncio.get_running_loop()
@@ -217,7 +220,9 @@ class GameSession:
             if picture.shows is not None and picture.shows is not shown:
                 messages[:0] = self._acknowledge(picture.shows, shown)
                 shown = picture.shows
+            began = self._clock.monotonic()
             await self._deliver(*messages)
+            self._observer.stage("send", self._clock.monotonic() - began)
             self._sent += 1
             self._observer.picture_sent()
             self._first_sent.set()
@@ -244,13 +249,11 @@ class GameSession:
         return await self._stopped
 
     async def _deliver(self, *messages: str | bytes) -> None:
-        began = self._clock.monotonic()
         try:
             await within(self._clock, self._settings.slow_client_s, self._deliver_in_order(messages))
         except TimeoutError:
             limit = self._settings.slow_client_s
             raise SlowClientError(f"the connection took more than {limit:g} s for one message") from None
-        self._observer.stage("send", self._clock.monotonic() - began)
 
     async def _deliver_in_order(self, messages: tuple[str | bytes, ...]) -> None:
         async with self._sending:

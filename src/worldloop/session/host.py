@@ -1,7 +1,7 @@
 """What the session and server layers ask of the device side. Implemented outside them and injected.
 
-Owns no behaviour. The server never sees a tensor: a start picture becomes an opaque `StartFrame`, a running world
-a `Game` that takes controls and gives pictures.
+Owns no behaviour. The server never sees a tensor: a start picture becomes an opaque `StartFrame`, a running
+world a `Game` that takes controls and gives pictures.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Game(Protocol):
     """One running world. Thread-safe; every call returns at once."""
 
     def submit(self, controls: Controls) -> Future[Emit]:
-        """Ask for the next latent frame: 4 pictures (the first call's answer is the start picture, 1 picture).
+        """Ask for the next latent frame: 4 pictures (the first call gives the start picture, 1 picture).
 
         At most one frame is in the making; the future fails with `SessionEndedError` or `EngineError`.
         """
@@ -59,8 +59,8 @@ class Game(Protocol):
     def update(self, controls: Controls) -> bool | None:
         """Replace the controls of a submitted frame whose first pass has not begun; else do nothing.
 
-        True says that they were replaced. The player is told which picture shows which keys from this; a host that
-        can't tell returns None, and the player is told of the next frame.
+        True says that they were replaced. The player is told which picture shows which keys from this; a host
+        that can't tell returns None, and the player is told of the next frame.
         """
         ...
 
@@ -72,8 +72,8 @@ class Game(Protocol):
 class Host(Protocol):
     """The models of this process and their device.
 
-    Every method may be called from any thread. `switch`, `encode`, `configure` and `start` block (call them off the
-    event loop); the others do no device work.
+    Every method may be called from any thread. `switch`, `encode`, `configure` and `start` block: call
+    them off the event loop. The others do no device work.
     """
 
     @property
@@ -127,8 +127,8 @@ class Host(Protocol):
     ) -> Game:
         """Begin a game. A None seed draws one.
 
-        `on_close` is called once, from any thread, when the game has given its place on the device back, however it
-        ended; the session frees the player's slot then.
+        `on_close` is called once, from any thread, when the game has given its place on the device back,
+        however it ended; the session frees the player's slot then.
         """
         ...
 

@@ -31,8 +31,8 @@ class _Held:
 class Leases:
     """`slots` holds at once.
 
-    A player may replace their own lease until its socket opens, never while it is live. When no slot is free, the
-    oldest lease without a socket that is older than `stale_s` seconds is taken over.
+    A player may replace their own lease until its socket opens, never while it is live. When no slot is free,
+    the oldest lease without a socket that is older than `stale_s` seconds is taken over.
     """
 
     def __init__(self, *, slots: int, clock: Clock, stale_s: float) -> None:

@@ -1,7 +1,7 @@
 """What `/status` calls busy: live games, requests on the device, and start pictures whose socket is to come.
 
-Owns the counts of the last two; live games come from `session.leases`. Called by `session.arena`; safe from any
-thread, does no device work.
+Owns the counts of the last two; live games come from `session.leases`. Called by `session.arena`; safe from
+any thread, does no device work.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from __future__ import annotations
 class FramePacer:
     """One picture every 1/fps seconds.
 
-    A picture that is late by at most one interval keeps the schedule, so timer jitter doesn't lower the rate. A later
-    one starts a new schedule, and a new rate counts from the last picture: neither ever makes a burst.
+    A picture that is late by at most one interval keeps the schedule, so timer jitter doesn't slow it.
+    A later one starts a new schedule, and a new rate counts from the last picture: neither makes a burst.
     """
 
     def __init__(self) -> None:

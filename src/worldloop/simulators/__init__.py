@@ -1,0 +1,1 @@
+"""Worlds made by hand, whose walks the shipped models learn from. No torch."""

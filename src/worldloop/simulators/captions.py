@@ -25,7 +25,7 @@ _SUBJECTS: Final = (
 
 
 def _side(rows: NDArray[np.int64], columns: NDArray[np.int64], walker: tuple[int, int]) -> str:
-    """Where the cells lie as seen from the walker, or "" when all around."""
+    """Where the cells lie as seen from the walker, or "" when on all sides of him."""
     down, right = float(np.mean(rows)) - walker[0], float(np.mean(columns)) - walker[1]
     vertical = "" if abs(down) < 0.8 else "south" if down > 0 else "north"
     horizontal = "" if abs(right) < 1.3 else "east" if right > 0 else "west"
@@ -44,7 +44,7 @@ def describe(window: NDArray[np.int8], walker: tuple[int, int]) -> str:
         rows, columns = np.nonzero(np.isin(window, kinds))
         if len(rows) >= least:
             side = _side(rows, columns, walker)
-            found.append((len(rows), f"{name} in the {side}" if side else f"{name} all around"))
+            found.append((len(rows), f"{name} in the {side}" if side else name))
     phrases = [phrase for _, phrase in sorted(found, key=lambda pair: -pair[0])]
     phrases += ["a path"] * bool((window == PATH).any()) + ["a bridge"] * bool((window == BRIDGE).any())
     return ", ".join(phrases) if phrases else "open grass"

@@ -44,7 +44,7 @@ class Plan:
 
 
 def plan(seed: int) -> Plan:
-    """The labyrinth of a seed: a spanning tree of corridors, then some walls opened into loops and squares."""
+    """The labyrinth of a seed: a spanning tree of corridors, then some walls opened into loops."""
     rng = np.random.default_rng(seed)
     walls = _corridors(rng)
     inner = np.zeros_like(walls)

@@ -1,7 +1,8 @@
 """The maze: a first-person labyrinth with soft walls, landmarks, a jump and a sprint.
 
 Owns movement: how held keys turn into a position over the 4 frames of a step. Does not own the plan
-(`labyrinth`) or the pictures (`raycast`). Called by the trainer, the evaluation and the Gymnasium environment.
+(`labyrinth`) or the pictures (`raycast`). Called by the trainer, the evaluation and the Gymnasium
+environment.
 
 Everything starts at rest and eases in and out; a step turns by 5 degrees at most.
 """
@@ -26,7 +27,7 @@ SPEED: Final = 0.04
 """Cells a frame when walking."""
 SPRINT: Final = 1.75
 """Times `SPEED` when sprinting."""
-RADIUS: Final = 0.25
+RADIUS: Final = 0.32
 """How near the eye comes to a wall, in cells."""
 
 _EASE: Final = 0.35
@@ -113,7 +114,7 @@ class VectorMaze:
         free = np.ones(len(position), bool)
         for right in (-RADIUS, RADIUS):
             for down in (-RADIUS, RADIUS):
-                x, y = np.floor(position + (right, down)).astype(np.int64).T
+                x, y = np.floor(position + np.array((right, down))).astype(np.int64).T
                 free &= ~self._walls[world, y, x]
         return free
 

@@ -1,7 +1,8 @@
 """What a meadow picture shows, read from its pixels alone, so that dreams can be measured like drawings.
 
 Owns the nearest-tile reading, the bound of legality and the reading of motion. Needs no simulator state.
-Called by the evaluation. All functions take tile-aligned pictures (the last frame of a step), one or any batch.
+Called by the evaluation. All functions take tile-aligned pictures (the last frame of a step), one or any
+batch.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+Floats = NDArray[np.floating]
 
 HEIGHT: Final = 96
 WIDTH: Final = 160
@@ -73,23 +73,22 @@ def render(
     wall_share = np.clip((1 - height) * per_pixel + 0.5, 0, 1) * np.clip(height * per_pixel + 0.5, 0, 1)
 
     view_angle = eyes.angle.astype(np.float32)[:, None] + np.arctan(across)
-    picture = np.where(
-        slope[..., None] < 0,
-        _sky(slope, view_angle[:, None, :]),
-        _floor(eyes.position.astype(np.float32), ray_x, ray_y, eye, slope),
-    )
+    horizon = HEIGHT // 2
+    sky = _sky(slope[:, :horizon], view_angle[:, None, :])
+    floor = _floor(eyes.position.astype(np.float32), ray_x, ray_y, eye, slope[:, horizon:])
+    picture = np.concatenate([sky, floor], 1)
     world = np.arange(len(walls))[:, None]
     base = _WALLS[colours[world, hit.y, hit.x]]
     emblem = emblems[world, hit.y, hit.x]
     lit = _wall(base, emblem, hit, np.clip(height, 0, 1))
     picture += (lit - picture) * wall_share[..., None]
     picture = picture.reshape(len(walls), HEIGHT, WIDTH, _OVERSAMPLING, 3).mean(3)
-    return np.clip(np.rint(picture), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(np.rint(picture), 0, 255), np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Hit:
-    """Where each ray meets its wall, arrays [N, columns]; `side` is True for faces that look north or south."""
+    """Where each ray meets its wall, arrays [N, columns]; `side` marks faces that look north or south."""
 
     x: NDArray[np.int64]
     y: NDArray[np.int64]
@@ -122,7 +121,8 @@ def _cast(walls: NDArray[np.bool_], position: Floats, ray_x: Floats, ray_y: Floa
         x, y = x + np.where(ray_x < 0, -1, 1) * go_x, y + np.where(ray_y < 0, -1, 1) * go_y
         next_x, next_y = next_x + span_x * go_x, next_y + span_y * go_y
         going &= ~walls[world, y, x]
-    depth = np.maximum(depth, np.float32(0.05))
+    # Cell numbers are int64, which would turn everything after this into float64.
+    depth = np.maximum(depth, 0.05).astype(np.float32)
     point = np.where(side, start_x + depth * ray_x, start_y + depth * ray_y)
     return _Hit(x=x, y=y, side=side, depth=depth, along=point - np.floor(point))
 

@@ -1,0 +1,1 @@
+"""Shapes of messages, and their parsers. The only place where the wire's names and forms exist."""

@@ -16,6 +16,7 @@ const RETRY_S = 5;
 const KEEP_ALIVE_MS = 250;
 const WALK = ["w", "a", "s", "d"];
 const BUSY_CLOSE = 1013;
+const CLOSED = { 1008: "The server ended the game", 1011: "The world came to a stop" };
 
 const at = (id) => document.getElementById(id);
 const stage = new Stage(at("stage"), {
@@ -42,7 +43,7 @@ function enter(next, scene = {}) {
   at("leave").disabled = !live && next !== "busy";
   stage.scene({ state: next, title: "", live, ...scene });
   pad.show(live);
-  if (next === "playing") keys.enable();
+  if (next === "loading" || next === "playing") keys.enable(); // a key held early works from the first picture on
   else keys.disable();
 }
 
@@ -77,7 +78,8 @@ function stop() {
   readout.reset(null);
 }
 
-async function start(chosen) {
+/** Starts a world. A retry leaves the words of the busy state up until it succeeds. */
+async function start(chosen, { retry = false } = {}) {
   if (state === "unsupported") return;
   stop();
   if (picture?.own && picture !== chosen) URL.revokeObjectURL(picture.url);
@@ -85,11 +87,8 @@ async function start(chosen) {
   overMessage = null;
   attempt = new AbortController();
   const { signal } = attempt;
-  gallery.mark(chosen);
-  stage.showScreen(false);
-  stage.preview(chosen);
-  enter("encoding", { title: "Reading the picture", text: "The model takes a first look at it." });
-  at("stage").focus({ preventScroll: true });
+  if (retry) stage.words("Trying again…");
+  else show(chosen);
   try {
     const blob = await chosen.load();
     const { profile } = await server.sendPicture(blob, chosen.name, signal);
@@ -100,6 +99,14 @@ async function start(chosen) {
     return;
   }
   if (!signal.aborted) play();
+}
+
+function show(chosen) {
+  gallery.mark(chosen);
+  stage.showScreen(false);
+  stage.preview(chosen);
+  enter("encoding", { title: "Reading the picture", text: "The model takes a first look at it." });
+  at("stage").focus({ preventScroll: true }); // space is a key of the world, not a click on the last button
 }
 
 function failed(error) {
@@ -119,6 +126,7 @@ const onlyFirstPrimary = (action, index) => ({ ...action, primary: index === 0 }
 
 function play() {
   enter("loading", { title: "Waking the world", text: "The first pictures are on their way." });
+  at("stage").focus({ preventScroll: true });
   player = new Player(server.socketUrl(), at("screen"), {
     hello: ({ width, height, session_limit_s: limit, profile }) => {
       stage.setSize(width, height);
@@ -154,8 +162,8 @@ function closed({ code, reason }) {
   if (overMessage !== null || (code === 1000 && reason)) return over(overMessage ?? reason);
   lastError = reason || `the socket closed with code ${code}`;
   if (code === BUSY_CLOSE) return busy();
-  const title = code === 1011 ? "The world came to a stop" : code === 1008 ? "The server ended the game" : "Connection lost";
-  return lost(title, reason ? `${reason}. Your picture is kept.` : "Your picture is kept.");
+  const title = CLOSED[code] ?? "Connection lost";
+  return lost(title, reason ? `${reason.replace(/\.$/, "")}. Your picture is kept.` : "Your picture is kept.");
 }
 
 function over(message) {
@@ -169,14 +177,18 @@ function lost(title, text) {
 function busy() {
   let seconds = RETRY_S;
   const words = () => `Every place is taken. Trying again in ${seconds}\u00a0s.`;
-  enter("busy", {
-    title: "Someone else is playing", text: words(), loud: true,
-    actions: [again("Try now"), { label: "Cancel", run: choose }],
-  });
+  const retry = () => start(picture, { retry: true });
+  if (state === "busy") stage.words(words());
+  else {
+    enter("busy", {
+      title: "Someone else is playing", text: words(), loud: true,
+      actions: [{ label: "Try now", primary: true, run: retry }, { label: "Cancel", run: choose }],
+    });
+  }
   clearInterval(retryTimer);
   retryTimer = setInterval(() => {
     seconds -= 1;
-    if (seconds <= 0) start(picture);
+    if (seconds <= 0) retry();
     else stage.words(words());
   }, 1000);
 }
@@ -190,11 +202,12 @@ function useProfile({ controls }) {
   keys.useControls(controls);
   pad.useControls(controls);
   const caps = (...list) => list.map(([label, key]) => `<kbd data-key="${key}">${label}</kbd>`).join(" ");
-  const lines = [`<span>${caps(["W", "w"], ["A", "a"], ["S", "s"], ["D", "d"])} ${keys.turns ? "move" : "or arrows: walk"}</span>`];
+  const cross = caps(["W", "w"], ["A", "a"], ["S", "s"], ["D", "d"]);
+  const lines = [`<span>${cross} ${keys.turns ? "move" : "or arrows: walk"}</span>`];
   if (keys.turns) lines.push(`<span>${caps(["←", "left"], ["→", "right"])} look</span>`);
   if (controls.includes("space")) lines.push(`<span>${caps(["space", "space"])} jump</span>`);
   if (controls.includes("shift")) lines.push(`<span>${caps(["shift", "shift"])} sprint</span>`);
-  lines.push("<span><kbd>esc</kbd> leave</span>");
+  if (!keys.turns) lines.push("<span><kbd>esc</kbd> leave</span>");
   at("help").innerHTML = lines.join("");
 }
 
@@ -205,7 +218,7 @@ function paintHelp(pressed) {
 function toggleFull() {
   if (document.fullscreenElement) document.exitFullscreen();
   else at("theatre").requestFullscreen();
-  if (state === "playing") at("stage").focus({ preventScroll: true }); // space is a key of the world, not a click
+  if (state === "playing") at("stage").focus({ preventScroll: true });
 }
 
 async function open() {
@@ -220,7 +233,7 @@ async function open() {
     if (event.key === "Escape" && !at("leave").disabled && !document.fullscreenElement) choose();
   });
   setInterval(() => {
-    if (state === "playing") player.sendKeys(keys.pressed(), false);
+    player?.sendKeys(keys.pressed(), false);
   }, KEEP_ALIVE_MS);
   const [why] = await Promise.all([whyUnsupported(), fillShelf()]);
   if (why !== null) return unsupported(why);
@@ -232,7 +245,7 @@ async function open() {
 
 async function fillShelf() {
   try {
-    const [pictures, { active_profile: profile }] = await Promise.all([listPictures(), server.status()]);
+    const [pictures, profile] = await Promise.all([listPictures(), server.activeProfile()]);
     shelf = pictures;
     if (profile) useProfile(profile);
   } catch (error) {
@@ -246,7 +259,7 @@ async function fillShelf() {
 function unsupported(why) {
   const words = {
     insecure: "Browsers decode video only on secure pages. Open this page at http://localhost or over https.",
-    webcodecs: "It has no WebCodecs. Chrome or Edge 94, Safari 16.4, Firefox 130 on a computer, or anything newer works.",
+    webcodecs: "It has no WebCodecs. Chrome or Edge 94, Safari 16.4, Firefox 130 on a computer, and newer ones work.",
     h264: "It cannot decode H.264 video. Chrome, Edge, Safari, or a Firefox or Chromium with H.264 works.",
   };
   at("gallery").inert = true;

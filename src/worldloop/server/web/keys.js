@@ -83,7 +83,7 @@ export class Keys {
     const key = this.#keyOf(event.code);
     if (key === undefined || ownsKey(event.target, event.code)) return;
     event.preventDefault();
-    if (event.repeat || this.codes.has(event.code)) return;
+    if (this.codes.has(event.code)) return; // a repeat of a key that was down before the game counts as a press
     this.codes.set(event.code, key);
     this.#tell();
   }

@@ -74,7 +74,8 @@ export class Gallery {
   #ownItem() {
     const button = this.#button("own", "Your own");
     button.querySelector(".thumb").innerHTML =
-      '<svg viewBox="0 0 14 14" aria-hidden="true" shape-rendering="crispEdges"><path d="M6 2h2v4h4v2H8v4H6V8H2V6h4z"/></svg>';
+      '<svg viewBox="0 0 14 14" aria-hidden="true" shape-rendering="crispEdges">' +
+      '<path d="M6 2h2v4h4v2H8v4H6V8H2V6h4z"/></svg>';
     button.title = "Upload, drop or paste a picture";
     button.addEventListener("click", () => this.openFile());
     return this.#wrap(button);

@@ -48,8 +48,13 @@ export async function reserve(signal) {
   return answerOf(await fetch(address(`create-game/${user}`, { ticket }), { signal }));
 }
 
-export async function status() {
-  return answerOf(await fetch(address("status")));
+/**
+ * What the active model answers to, or null when no model is active.
+ * @returns {Promise<{controls: string[]} | null>}
+ */
+export async function activeProfile() {
+  const { active_model_id: active, details } = await answerOf(await fetch(address("models")));
+  return details[active]?.profile ?? null;
 }
 
 /** Address of the game's socket. */

@@ -1,4 +1,5 @@
-// The stage: its size, the picture under it, the words over it. Owns the look of a state, not the state. Called by app.js.
+// The stage: its size, the picture under it, the words over it. Owns the look of a state, not the state.
+// Called by app.js.
 
 // What stands above and below the stage, in CSS pixels; on low windows the gallery goes below the fold.
 const CHROME_HEIGHT = { usual: 186, low: 118 };

@@ -6,7 +6,9 @@ const ARROWS = {
   a: "M3 6v2h2v2h2v2h2v2h2V0H9v2H7v2H5v2z",
   d: "M11 6v2H9v2H7v2H5v2H3V0h2v2h2v2h2v2z",
 };
-const NAMES = { w: "Up", a: "Left", s: "Down", d: "Right", left: "Look left", right: "Look right", space: "Jump", shift: "Sprint" };
+const NAMES = {
+  w: "Up", a: "Left", s: "Down", d: "Right", left: "Look left", right: "Look right", space: "Jump", shift: "Sprint",
+};
 const LABELS = { left: "look ‹", right: "› look", space: "jump", shift: "sprint" };
 const DEAD_ZONE = 0.16; // of the cross's width, around its middle
 

@@ -1,0 +1,347 @@
+"""The world loop: a session that never ends. Start picture, then for each latent frame K denoising passes, decode, and
+one clean pass that writes the frame's record to memory.
+
+    start picture:  write_memory, decode                                        emits 1 picture
+    body frame:     denoise x K, decode, write_memory (mode recache only)       emits 4 pictures
+    now and then:   reprefill x (1 + up to W), which rebuilds the memory from the clean history
+
+Decode comes before the memory write so that pictures leave as early as they can. Controls of a frame are read when its
+first pass is planned. Noise is a function of (seed, frame, pass). Shapes: N cells, C channels, W memory window.
+Owns the order of work and the state. Does not own the network (`models`), threads (`engine`) or pacing (`session`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldloop.core.types import NO_ACTION, Controls, LiveControls
+from worldloop.engine.contract import Done, Emit, Idle, Op, Plan, Result
+from worldloop.loops.model import WorldModel
+from worldloop.models.autoencoder import GROUP, to_bytes
+from worldloop.models.memory import Memory
+from worldloop.models.noise import check_seed, normal
+from worldloop.models.sampling import add_noise, plan_timesteps, predict_x0, project_to_sphere
+from worldloop.models.summaryformer import Film
+
+SPHERE_MODES = ("off", "decode", "all")
+MAX_REPREFILL = 4096
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorldRequest:
+    """What a session starts from.
+
+    Attributes:
+        latent: gaussianised start picture, float32 `[1, N, C]`.
+        seed: in [0, 2**32).
+        nfe, nfe_mode: override of the number of denoising calls, see `sampling.plan_timesteps`.
+        sphere: `off`, `decode` or `all`.
+        reprefill_every: rebuild the memory every N body frames; 0 is off. Needs mode recache.
+        on_table_end: `reprefill` or `stop` when frame ids reach the end of the rotary table.
+        focus: booleans `[N]` of the start picture's focus region, or None.
+    """
+
+    latent: Tensor
+    seed: int
+    nfe: int | None = None
+    nfe_mode: str = "repeat"
+    sphere: str = "off"
+    reprefill_every: int = 0
+    on_table_end: str = "reprefill"
+    focus: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingInput:
+    """Controls that wait for their frame, and may change while they wait."""
+
+    id: int
+    live: LiveControls
+
+    @property
+    def controls(self) -> Controls:
+        return self.live.take()
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A finished frame: clean x0 `[1, N, C]` and what was held."""
+
+    x0: Tensor
+    controls: Controls
+
+
+@dataclass(kw_only=True)
+class WorldState:
+    """Everything about one session.
+
+    Attributes:
+        frame: number of the latent frame in the making; 0 is the start picture. Keys the noise.
+        step: units of the frame that are done.
+        memory: K/V buffer; its own frame id starts over after a re-prefill.
+        x: latest x0 of the frame, `[1, N, C]`.
+        film: conditioning of the frame's passes, the clean pass last.
+        decoder: the autoencoder's cache.
+        past: up to W finished frames, for re-prefill.
+        refill: frames still to be written by a re-prefill in progress, or None.
+        prefills, last_prefill: how often the memory was rebuilt, and in which frame last.
+    """
+
+    request: WorldRequest
+    timesteps: tuple[int, ...]
+    memory: Memory
+    past: deque[Past]
+    frame: int = 0
+    step: int = 0
+    x: Tensor
+    film: Film | None = None
+    decoder: Tensor | None = None
+    current: PendingInput | None = None
+    pending: deque[PendingInput] = field(default_factory=deque)
+    next_input: int = 0
+    refill: deque[Past] | None = None
+    since_prefill: int = 0
+    prefills: int = 0
+    last_prefill: int | None = None
+
+
+class WorldLoop:
+    """Stateless code of the world family.
+
+    Args:
+        model: what to run; read-only here.
+    """
+
+    def __init__(self, model: WorldModel) -> None:
+        self.model = model
+        self._ops: dict[str, Op] = {
+            "denoise": _inference(self._denoise),
+            "decode": _inference(self._decode),
+            "write_memory": _inference(self._write_memory),
+            "reprefill": _inference(self._reprefill),
+        }
+
+    @property
+    def ops(self) -> Mapping[str, Op]:
+        return self._ops
+
+    def init(self, request: WorldRequest) -> WorldState:
+        """Validate and allocate.
+
+        Raises:
+            ValueError: a field of the request is out of range; the message names it.
+        """
+        model, config = self.model, self.model.config
+        check_seed(request.seed)
+        if tuple(request.latent.shape) != (1, *model.latent_shape):
+            raise ValueError(f"latent is {tuple(request.latent.shape)}; {(1, *model.latent_shape)} is needed")
+        if request.sphere not in SPHERE_MODES:
+            raise ValueError(f"sphere={request.sphere!r} must be one of {SPHERE_MODES}")
+        check_reprefill(request.reprefill_every, config.cache_mode)
+        if request.focus is not None and not config.model.focus_region:
+            raise ValueError("this checkpoint was trained without a focus region; a focus mask would change nothing")
+        steps = plan_timesteps(config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode)
+        memory = Memory(
+            config.model.memory, model.tables, recency=config.recency, dtype=model.dtype, device=model.device
+        )
+        window = config.model.summary_window_frames
+        return WorldState(request=request, timesteps=steps, memory=memory, past=deque(maxlen=window), x=request.latent)
+
+    def offer(self, state: WorldState, value: Controls | LiveControls) -> int:
+        """Queue the controls of one more frame."""
+        live = LiveControls(value) if isinstance(value, Controls) else value
+        entry = PendingInput(state.next_input, live)
+        state.next_input += 1
+        state.pending.append(entry)
+        return entry.id
+
+    def next(self, state: WorldState) -> Plan | Idle | Done:
+        """The next unit of work."""
+        if state.refill is not None:
+            return self._plan(state, "reprefill", f"frame{state.frame}.reprefill")
+        if state.step == 0 and self._prefill_due(state):
+            if self.model.config.cache_mode != "recache" or state.request.on_table_end == "stop":
+                return Done(f"the world is {state.frame} frames old, which is as far as its positions reach")
+            return self._plan(state, "reprefill", f"frame{state.frame}.reprefill")
+        if state.current is None and not state.pending and state.step == 0:
+            return Idle()
+        return self._plan(state, *self._unit(state))
+
+    def advance(self, state: WorldState, result: Result) -> WorldState:
+        """Take a result into the state."""
+        made = result.outputs
+        if made["op"] == "reprefill":
+            return self._advance_refill(state)
+        if state.step == 0:
+            state.current = state.pending.popleft()
+        if made["op"] == "denoise":
+            state.x, state.film = made["x0"], made["film"]
+        elif made["op"] == "decode":
+            state.decoder = made["decoder"]
+        state.step += 1
+        if state.step == self._units(state):
+            self._finish_frame(state)
+        return state
+
+    def finalize(self, state: WorldState) -> int:
+        """Number of frames that were finished."""
+        return state.frame
+
+    # -- planning -------------------------------------------------------------------------------------------------
+    def _units(self, state: WorldState) -> int:
+        if state.frame == 0:
+            return 2
+        return len(state.timesteps) + (2 if self.model.config.cache_mode == "recache" else 1)
+
+    def _unit(self, state: WorldState) -> tuple[str, str]:
+        """(op, label) of the frame's unit number `state.step`."""
+        name = f"frame{state.frame}"
+        if state.frame == 0:
+            return ("write_memory", f"{name}.z0") if state.step == 0 else ("decode", f"{name}.decode")
+        if state.step < len(state.timesteps):
+            return "denoise", f"{name}.t{state.timesteps[state.step]}"
+        if state.step == len(state.timesteps):
+            return "decode", f"{name}.decode"
+        return "write_memory", f"{name}.write"
+
+    def _plan(self, state: WorldState, op: str, label: str) -> Plan:
+        config = self.model.config.model
+        cost = 0.0 if op == "decode" else float(config.pass_operations(state.memory.end))
+        return Plan(
+            op=op,
+            inputs={"state": state, "input": state.pending[0] if state.step == 0 and state.pending else state.current},
+            shape=(config.record, state.memory.end),
+            cost=cost,
+            resident_bytes=state.memory.bytes,
+            label=label,
+        )
+
+    def _prefill_due(self, state: WorldState) -> bool:
+        every = state.request.reprefill_every
+        at_end = state.memory.frame + 1 >= self.model.config.model.rope_table_len
+        return at_end or (every > 0 and state.since_prefill >= every)
+
+    def _finish_frame(self, state: WorldState) -> None:
+        assert state.current is not None
+        if state.frame > 0:
+            state.past.append(Past(state.x, state.current.controls))
+            state.since_prefill += 1
+        state.memory.advance()
+        state.frame += 1
+        state.step = 0
+        state.current = None
+
+    def _advance_refill(self, state: WorldState) -> WorldState:
+        """After each rewritten record, the start picture's first."""
+        if state.refill is None:
+            state.refill = deque(state.past)
+        else:
+            state.refill.popleft()
+        state.memory.advance()
+        if not state.refill:
+            state.refill = None
+            state.since_prefill = 0
+            state.prefills += 1
+            state.last_prefill = state.frame
+        return state
+
+    # -- ops: run on the device thread, change nothing but the frame's own memory slot ------------------------------
+    def _denoise(self, plan: Plan) -> Result:
+        state: WorldState = plan.inputs["state"]
+        model, step = self.model, state.step
+        film = state.film if step else self._film(state, plan.inputs["input"].controls)
+        assert film is not None
+        alpha, sigma = model.config.schedule.scales(state.timesteps[step])
+        noise = normal((1, *model.latent_shape), seed=state.request.seed, frame=state.frame, step=step).to(model.device)
+        x_t = add_noise(state.x, noise, alpha, sigma) if step else noise
+        rope = model.tables.record(state.memory.frame)
+        v = model.network.pass_record(x_t, film.at(step), rope, state.memory)
+        x0 = predict_x0(x_t, v, alpha, sigma)
+        if state.request.sphere == "all":
+            x0 = project_to_sphere(x0)
+        return Result(outputs={"op": "denoise", "x0": x0, "film": film})
+
+    def _write_memory(self, plan: Plan) -> Result:
+        state: WorldState = plan.inputs["state"]
+        controls: Controls = plan.inputs["input"].controls
+        film = self._clean_film(controls, start=True) if state.frame == 0 else state.film
+        assert film is not None
+        focus = state.request.focus if state.frame == 0 else None
+        self._write(state, state.x, film.at(-1), focus)
+        return Result(outputs={"op": "write_memory"})
+
+    def _decode(self, plan: Plan) -> Result:
+        state: WorldState = plan.inputs["state"]
+        entry: PendingInput = plan.inputs["input"]
+        model, first = self.model, state.frame == 0
+        latent = state.x if state.request.sphere == "off" else project_to_sphere(state.x)
+        latent = model.stats.restore(latent, first=first).to(model.autoencoder.dtype)
+        if state.decoder is None:
+            rgb, cache = model.autoencoder.decode_first(latent)
+        else:
+            rgb, cache = model.autoencoder.decode_next(latent, state.decoder)
+        emit = Emit(
+            frames=to_bytes(rgb[0]).cpu().numpy(),
+            media_time=0.0 if first else (1 + GROUP * (state.frame - 1)) / model.config.encode_fps,
+            input_ids=(entry.id,),
+            index=state.frame,
+        )
+        return Result(outputs={"op": "decode", "decoder": cache}, emits=(emit,))
+
+    def _reprefill(self, plan: Plan) -> Result:
+        state: WorldState = plan.inputs["state"]
+        if state.refill is None:
+            state.memory.reset()
+            last = state.past[-1].controls
+            self._write(state, state.request.latent, self._clean_film(last, start=True).at(0), state.request.focus)
+        else:
+            past = state.refill[0]
+            self._write(state, past.x0, self._clean_film(past.controls).at(0), None)
+        return Result(outputs={"op": "reprefill"})
+
+    def _write(self, state: WorldState, latent: Tensor, film: Film, focus: Tensor | None) -> None:
+        rope = self.model.tables.record(state.memory.frame)
+        self.model.network.pass_record(latent, film, rope, state.memory, focus_N=focus)
+
+    def _film(self, state: WorldState, controls: Controls) -> Film:
+        """Conditioning of all passes of a body frame, the clean one last."""
+        times = torch.tensor([*state.timesteps, 0], dtype=torch.float32, device=self.model.device)
+        return self._condition(times, controls)
+
+    def _clean_film(self, controls: Controls, *, start: bool = False) -> Film:
+        return self._condition(torch.zeros(1, device=self.model.device), controls, start=start)
+
+    def _condition(self, times: Tensor, controls: Controls, *, start: bool = False) -> Film:
+        action = controls.action(jump_sprint=self.model.config.jump_sprint)
+        assert controls.fps is not None or set(action) == {NO_ACTION}
+        actions = torch.tensor([action], device=self.model.device).expand(len(times), -1)
+        fps = times.new_full((len(times),), controls.fps or 0.0)
+        return self.model.network.condition(times, actions, fps, start=start)
+
+
+def check_reprefill(every: int, cache_mode: str) -> None:
+    """ValueError unless `every` is in range and the cache mode can be rebuilt."""
+    if isinstance(every, bool) or not 0 <= every <= MAX_REPREFILL:
+        raise ValueError(f"reprefill_every={every!r} must be an integer in [0, {MAX_REPREFILL}]")
+    if every and cache_mode != "recache":
+        raise ValueError(f"reprefill needs cache_mode 'recache'; this checkpoint's is {cache_mode!r}")
+
+
+def _inference(op: Callable[[Plan], Result]) -> Op:
+    def run(plan: Plan) -> Result:
+        with torch.inference_mode():
+            return op(plan)
+
+    return run
+
+
+def state_bytes(state: WorldState) -> int:
+    """Bytes that a session holds on the device."""
+    tensors: list[Any] = [state.x, state.decoder, *(past.x0 for past in state.past)]
+    return state.memory.bytes + sum(t.numel() * t.element_size() for t in tensors if t is not None)

@@ -1,0 +1,138 @@
+"""What every request passes before a route sees it: origin, body size, security headers.
+
+Owns three small ASGI wrappers. CORS itself is Starlette's. Built by `server.app`.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from worldloop.session.observer import Observer
+
+MULTIPART_SLACK_BYTES = 256 * 1024
+"""Room in a body for the form fields beside the picture; a painted focus mask has up to 64 KiB."""
+
+DISCARD_LIMITS = 8
+"""A body that is refused is read to its end unless it is longer than this many times the limit."""
+
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' blob: data:",
+        "media-src 'self' blob:",
+        "font-src 'self'",
+        "connect-src 'self' blob: data:",
+        "worker-src 'self' blob:",
+        "manifest-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Origins:
+    """Which pages may use this server: its own, and the configured ones."""
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self.allowed = allowed
+
+    def admits(self, headers: Headers) -> bool:
+        """No Origin: not a browser's page. Else it is the address that was asked, or a configured one."""
+        origin = headers.get("origin")
+        if origin is None or origin in self.allowed:
+            return True
+        return bool(urlsplit(origin).netloc) and urlsplit(origin).netloc == headers.get("host")
+
+
+class OriginGuard:
+    """Refuses (403) sockets and posts from pages of other origins, which CORS alone would let act unseen."""
+
+    def __init__(self, app: ASGIApp, *, origins: Origins, observer: Observer) -> None:
+        self._app, self._origins, self._observer = app, origins, observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        acts = scope["type"] == "websocket" or (scope["type"] == "http" and scope["method"] == "POST")
+        if not acts or self._origins.admits(Headers(scope=scope)):
+            await self._app(scope, receive, send)
+            return
+        self._observer.refused("origin")
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008, "reason": "origin not allowed"})
+            return
+        await JSONResponse({"detail": "origin not allowed"}, status_code=403)(scope, receive, send)
+
+
+class BodyLimit:
+    """Refuses (413) bodies over the limit: by their stated length at once, else as they grow."""
+
+    def __init__(self, app: ASGIApp, *, max_upload_bytes: int, observer: Observer) -> None:
+        self._app, self._observer = app, observer
+        self._limit = max_upload_bytes + MULTIPART_SLACK_BYTES
+        self._detail = f"the upload is over the limit of {max_upload_bytes} bytes"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        stated = Headers(scope=scope).get("content-length", "")
+        if stated.isdecimal() and int(stated) > self._limit:
+            self._observer.refused("toolarge")
+            await self._discard(receive)
+            await JSONResponse({"detail": self._detail}, status_code=413)(scope, receive, send)
+            return
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._limit:
+                self._observer.refused("toolarge")
+                # Form parsing passes this one class on unchanged.
+                raise HTTPException(413, self._detail)
+            return message
+
+        await self._app(scope, counted, send)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read the body away, within reason: a browser shows no answer that comes before it has sent all."""
+        seen = 0
+        while seen <= DISCARD_LIMITS * self._limit:
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                return
+
+
+class SecurityHeaders:
+    """Adds the headers that keep a browser to this server's own modules."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,33 @@
+"""What an operator's machines ask: is it alive, is it ready, how is it doing."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
+
+from worldloop.server.metrics import Metrics
+from worldloop.session.arena import Arena
+
+
+def ops_router(arena: Arena, metrics: Metrics) -> APIRouter:
+    """`/healthz`, `/readyz` and `/metrics`."""
+    router = APIRouter(tags=["operation"])
+
+    @router.get("/healthz")
+    async def healthz() -> dict[str, bool]:
+        """The process answers."""
+        return {"ok": True}
+
+    @router.get("/readyz")
+    async def readyz() -> Response:
+        """200 when a model is in service and games may begin, else 503."""
+        ready = arena.ready
+        reason = None if ready else "no model is in service, or the server is stopping"
+        return JSONResponse({"ready": ready, "reason": reason}, status_code=200 if ready else 503)
+
+    @router.get("/metrics")
+    async def show_metrics() -> Response:
+        """Prometheus' text format."""
+        return Response(metrics.render(), media_type=metrics.content_type)
+
+    return router

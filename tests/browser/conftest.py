@@ -1,0 +1,164 @@
+"""A real Chromium on a real server: the browser, one served world, and ways to look at the page.
+
+Owns starting and stopping both. `WORLDLOOP_CHROMIUM` names another browser, `WORLDLOOP_BROWSER_URL` a server
+that already runs, `WORLDLOOP_SCREENSHOTS` another folder for the screenshots.
+
+The page's own policy forbids `eval`, which Playwright's `wait_for_function` needs, so waits here poll with
+`evaluate`, which goes through the debugger.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM_ARGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+START_S = 120.0
+STOP_S = 20.0
+
+OpenPage = Callable[..., Page]
+
+
+def find_chromium() -> str:
+    """Path of the browser; fails the test run with what to install when there is none."""
+    named = os.environ.get("WORLDLOOP_CHROMIUM")
+    candidates = [named] if named else ["chromium", "chromium-browser", "google-chrome"]
+    for candidate in candidates:
+        path = shutil.which(candidate)
+        if path:
+            return path
+    pytest.fail(
+        f"no browser: looked for {', '.join(candidates)}. Install one (apt-get install chromium) "
+        "or name one in WORLDLOOP_CHROMIUM.",
+        pytrace=False,
+    )
+
+
+def wait_until(page: Page, expression: str, *, timeout_s: float = 30.0) -> None:
+    """Poll a JavaScript expression until it is true."""
+    end = time.monotonic() + timeout_s
+    while not page.evaluate(expression):
+        if time.monotonic() > end:
+            seen = page.evaluate("() => [worldloop.state, worldloop.framesShown, worldloop.lastError]")
+            pytest.fail(
+                f"{expression} is not true after {timeout_s:g} s; state, pictures, last error: {seen}"
+            )
+        page.wait_for_timeout(20)
+
+
+def wait_state(page: Page, state: str, *, timeout_s: float = 30.0) -> None:
+    """Wait for one of the page's states."""
+    wait_until(page, f"() => worldloop.state === '{state}'", timeout_s=timeout_s)
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    """Address of a served embedded world."""
+    running = os.environ.get("WORLDLOOP_BROWSER_URL")
+    if running:
+        yield running.rstrip("/")
+        return
+    command = [sys.executable, "-m", "worldloop", "play", "--no-browser", "--port", "0"]
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            yield _ready_url(process, errors)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        assert process.returncode == 0, f"the server left with {process.returncode} on SIGTERM"
+
+
+def _ready_url(process: subprocess.Popen[str], errors: IO[bytes]) -> str:
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def pump() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:  # read to the end, so that the server never waits for a full pipe
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=pump, daemon=True).start()
+    end = time.monotonic() + START_S
+    while True:
+        try:
+            line = lines.get(timeout=max(0.01, end - time.monotonic()))
+        except queue.Empty:
+            line = None
+        if line is None:
+            errors.seek(0)
+            pytest.fail(f"the server did not come up:\n{errors.read().decode()[-4000:]}", pytrace=False)
+        if line.startswith("ready http"):
+            return line.split()[1].rstrip("/")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium a module: Playwright's event loop must be gone before other modules run theirs."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_ARGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, server_url: str) -> Iterator[OpenPage]:
+    """`open_page(query="", before=None, **context options)`: a loaded page with its gallery.
+
+    `before(page)` runs ahead of the first load. A page error fails the test.
+    """
+    pages: list[Page] = []
+    faults: list[str] = []
+
+    def open_one(
+        query: str = "", *, before: Callable[[Page], object] | None = None, **options: object
+    ) -> Page:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
+        page = context.new_page()
+        pages.append(page)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        if before is not None:
+            before(page)
+        page.goto(server_url + "/" + query)
+        wait_until(page, "() => document.querySelectorAll('#pictures img').length > 0")
+        page.wait_for_load_state("networkidle" if not query else "load")
+        return page
+
+    yield open_one
+    for page in pages:
+        page.context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="session")
+def screenshots() -> Path:
+    """Folder for the screenshots."""
+    folder = Path(os.environ.get("WORLDLOOP_SCREENSHOTS", Path(__file__).parent / "screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
