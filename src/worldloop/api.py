@@ -66,7 +66,9 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -126,13 +128,17 @@ class World:
     def __enter__(self) -> World:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def _read(self, picture: PictureLike) -> NDArray[np.uint8]:
         if isinstance(picture, np.ndarray):
             if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-                raise InvalidInputError(f"a picture array is uint8 [H, W, 3]; got {picture.dtype} {picture.shape}")
+                raise InvalidInputError(
+                    f"a picture array is uint8 [H, W, 3]; got {picture.dtype} {picture.shape}"
+                )
             return picture
         if isinstance(picture, bytes):
             return read_picture(picture)

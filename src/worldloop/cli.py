@@ -46,7 +46,8 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop."),
     ] = False,
 ) -> None:
     """The open-source server for generative worlds."""
@@ -54,13 +55,17 @@ def root(
 
 @app.command()
 def play(
-    world: Annotated[str | None, typer.Option(help="A shipped world's name, or a path to checkpoints.")] = None,
+    world: Annotated[
+        str | None, typer.Option(help="A shipped world's name, or a path to checkpoints.")
+    ] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 chooses a free one.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     slots: Annotated[int | None, typer.Option(help="Players at the same time.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
     no_browser: Annotated[bool, typer.Option("--no-browser", help="Do not open the page.")] = False,
-    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")
+    ] = None,
 ) -> None:
     """Serve a world and open its page."""
     with _clear_errors():
@@ -103,10 +108,16 @@ def _serve(settings: Any, *, open_browser: bool) -> None:
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="meadow, tiny, or a .toml file that changes one of them.")] = "meadow",
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; training goes on where it stopped.")] = None,
+    recipe: Annotated[
+        str, typer.Argument(help="meadow, tiny, or a .toml file that changes one of them.")
+    ] = "meadow",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; training goes on where it stopped.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
-    compile_blocks: Annotated[bool, typer.Option("--compile/--no-compile", help="Compile the trunk's blocks.")] = True,
+    compile_blocks: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="Compile the trunk's blocks.")
+    ] = True,
 ) -> None:
     """Train a world: its autoencoder, then the world itself."""
     with _clear_errors():
@@ -122,9 +133,13 @@ def train(
 
 @app.command("eval")
 def evaluate(
-    world: Annotated[str, typer.Argument(help="A shipped world's name, or a path to a checkpoint.")] = "meadow",
+    world: Annotated[
+        str, typer.Argument(help="A shipped world's name, or a path to a checkpoint.")
+    ] = "meadow",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the report (table, curves, contact sheets) here.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the report (table, curves, contact sheets) here.")
+    ] = None,
     worlds: Annotated[int, typer.Option(help="Held-out worlds to walk through.")] = 32,
     latents: Annotated[int, typer.Option(help="Latent frames of the long walks.")] = 600,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when a target is missed.")] = False,

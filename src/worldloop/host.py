@@ -19,10 +19,17 @@ from numpy.typing import NDArray
 
 from worldloop.core.errors import InvalidInputError, NotReadyError
 from worldloop.core.types import Controls, LiveControls
-from worldloop.engine.contract import Emit
+from worldloop.engine.contract import Emit, Plan
 from worldloop.engine.engine import Engine, Handle
 from worldloop.loops.model import WorldModel
-from worldloop.loops.world import MAX_REPREFILL, SPHERE_MODES, WorldLoop, WorldRequest, WorldState, check_reprefill
+from worldloop.loops.world import (
+    MAX_REPREFILL,
+    SPHERE_MODES,
+    WorldLoop,
+    WorldRequest,
+    WorldState,
+    check_reprefill,
+)
 from worldloop.models import device as devices
 from worldloop.models.registry import Registry, scan
 from worldloop.models.sampling import MAX_NFE, plan_timesteps
@@ -49,7 +56,9 @@ def find_world(name: str) -> Path:
     if path.is_dir():
         return path
     have = sorted(p.name for p in WORLDS.iterdir() if p.is_dir()) if WORLDS.is_dir() else []
-    raise InvalidInputError(f"no world {name!r}: give one of {have}, or the path of a folder with checkpoints")
+    raise InvalidInputError(
+        f"no world {name!r}: give one of {have}, or the path of a folder with checkpoints"
+    )
 
 
 class LiveGame:
@@ -241,7 +250,11 @@ class WorldHost:
         except ValueError as error:
             raise InvalidInputError(str(error)) from error
         self._options = GameOptions(
-            nfe=options.nfe, nfe_mode=options.nfe_mode, sphere=options.sphere, reprefill_every=every, focus=options.focus
+            nfe=options.nfe,
+            nfe_mode=options.nfe_mode,
+            sphere=options.sphere,
+            reprefill_every=every,
+            focus=options.focus,
         )
         tokens = 0 if focus is None else int(focus.sum())
         mode = "none" if focus is None else "diamond" if options.focus is None else "custom"
@@ -276,7 +289,9 @@ class WorldHost:
             InvalidInputError: a choice does not fit the model.
         """
         if frame.model_id != self._active:
-            raise NotReadyError(f"the start picture is for {frame.model_id!r}; {self._active!r} is served now")
+            raise NotReadyError(
+                f"the start picture is for {frame.model_id!r}; {self._active!r} is served now"
+            )
         every = options.reprefill_every
         request = WorldRequest(
             latent=frame.value,
@@ -311,7 +326,9 @@ class WorldHost:
         if choice is None:
             return centred_diamond(config.latent_hw, FOCUS_COVERAGE).flatten().to(self._device)
         if not config.focus_region:
-            raise ValueError("focus_mask: this checkpoint was trained without a focus region; send '' or 'none'")
+            raise ValueError(
+                "focus_mask: this checkpoint was trained without a focus region; send '' or 'none'"
+            )
         region = torch.tensor(choice, dtype=torch.bool)
         if tuple(region.shape) != config.latent_hw:
             raise ValueError(f"focus_mask is {tuple(region.shape)} cells; {config.latent_hw} are needed")
@@ -338,4 +355,5 @@ def _warm_up(model: WorldModel) -> None:
         loop.offer(state, Controls())
         while state.pending or state.current is not None:
             plan = loop.next(state)
-            state = loop.advance(state, loop.ops[plan.op](plan))  # type: ignore[union-attr]
+            assert isinstance(plan, Plan)
+            state = loop.advance(state, loop.ops[plan.op](plan))

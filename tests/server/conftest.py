@@ -66,12 +66,13 @@ class ScriptedGame:
 
 
 class ScriptedHost:
-    """Two models, no device. `gate` closed makes `encode` wait."""
+    """Two models, no device. `gate` closed makes `encode` wait; `encoding` says that it has begun."""
 
     def __init__(self) -> None:
         self.worker = ThreadPoolExecutor(1)
         self.gate = threading.Event()
         self.gate.set()
+        self.encoding = threading.Event()
         self.fail_at: dict[int, Exception] = {}
         self.start_error: Exception | None = None
         self.games: list[ScriptedGame] = []
@@ -111,6 +112,7 @@ class ScriptedHost:
         return {"mode": "none", "tokens": 0, "grid": None, "coverage": 0.0}
 
     def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
+        self.encoding.set()
         assert self.gate.wait(10)
         self.pictures.append(picture)
         return StartFrame(value=picture, shape=(1, 8, 3, 4), model_id=str(self.active))
@@ -181,11 +183,12 @@ class AsgiSocket:
                 return self.units[-1]
 
     async def text(self, kind: str) -> dict[str, Any]:
-        """The next text of this type."""
-        while True:
+        """The next text of this type, within a few seconds of play."""
+        for _ in range(1000):
             message = await self.next()
             if message.get("text") is not None and self.texts[-1]["type"] == kind:
                 return self.texts[-1]
+        raise AssertionError(f"no text of type {kind}; got {self.texts}")
 
     async def closed(self) -> tuple[int, str]:
         """Code and reason of the close."""

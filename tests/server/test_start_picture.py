@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -183,8 +184,8 @@ async def test_status_answers_while_an_encode_runs(site) -> None:
     async with site() as s:
         s.host.gate.clear()
         upload = asyncio.ensure_future(s.upload("ann"))
-        while (answer := (await s.http.get("/status")).json())["occupancy"]["inflight"] == 0:
-            await asyncio.sleep(0)
+        await asyncio.to_thread(s.host.encoding.wait, 10)
+        answer = (await s.http.get("/status")).json()
         assert not upload.done()
         s.host.gate.set()
         assert (await upload).status_code == 200
@@ -195,7 +196,7 @@ async def test_status_answers_while_an_encode_runs(site) -> None:
 
 async def test_an_error_of_the_host_says_nothing_of_this_machine(site) -> None:
     async with site() as s:
-        s.host.configure = lambda options: open("/nowhere/secret.bin")
+        s.host.configure = lambda options: Path("/nowhere/secret.bin").read_bytes()
         answer = await s.upload("ann")
         status = (await s.http.get("/status")).json()
     assert answer.status_code == 500

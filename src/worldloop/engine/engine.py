@@ -70,7 +70,9 @@ class Engine:
         self._ids = itertools.count(1)
         self._ticks = 0
         self._closed = False
-        self._thread = threading.Thread(target=self._work, name="worldloop-device", daemon=True) if threaded else None
+        self._thread = (
+            threading.Thread(target=self._work, name="worldloop-device", daemon=True) if threaded else None
+        )
         if self._thread is not None:
             self._thread.start()
 
@@ -92,7 +94,9 @@ class Engine:
             self._deliver(handle, result)
         return True
 
-    def open(self, loop: Loop[StateT], request: Any, *, on_close: Callable[[], None] | None = None) -> Handle[StateT]:
+    def open(
+        self, loop: Loop[StateT], request: Any, *, on_close: Callable[[], None] | None = None
+    ) -> Handle[StateT]:
         """Begin a session; blocks while its state is made on the device thread. Raises what `init` raises."""
 
         def make() -> Handle[StateT]:

@@ -66,7 +66,10 @@ class WorldModel:
         load_weights(path, network)
         network.to_serving(dtype, device)
         decoder, stats = load_autoencoder(autoencoder, dtype)
-        if (decoder.config.channels, decoder.config.latent_hw) != (config.model.latent_channels, config.model.latent_hw):
+        if (decoder.config.channels, decoder.config.latent_hw) != (
+            config.model.latent_channels,
+            config.model.latent_hw,
+        ):
             raise CheckpointError(
                 path.name,
                 f"latents are {config.model.latent_channels} x {config.model.latent_hw}, those of {autoencoder.name} "
@@ -103,6 +106,8 @@ class WorldModel:
             ValueError: another size than `picture_hw`.
         """
         if tuple(picture.shape) != (*self.picture_hw, 3) or picture.dtype != torch.uint8:
-            raise ValueError(f"a start picture is bytes {(*self.picture_hw, 3)}; got {picture.dtype} {tuple(picture.shape)}")
+            raise ValueError(
+                f"a start picture is bytes {(*self.picture_hw, 3)}; got {picture.dtype} {tuple(picture.shape)}"
+            )
         latent, _ = self.autoencoder.encode_first(picture.to(self.device)[None])
         return self.stats.gaussianise(latent, first=True)

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,13 +144,19 @@ class WorldLoop:
             raise ValueError(f"sphere={request.sphere!r} must be one of {SPHERE_MODES}")
         check_reprefill(request.reprefill_every, config.cache_mode)
         if request.focus is not None and not config.model.focus_region:
-            raise ValueError("this checkpoint was trained without a focus region; a focus mask would change nothing")
-        steps = plan_timesteps(config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode)
+            raise ValueError(
+                "this checkpoint was trained without a focus region; a focus mask would change nothing"
+            )
+        steps = plan_timesteps(
+            config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode
+        )
         memory = Memory(
             config.model.memory, model.tables, recency=config.recency, dtype=model.dtype, device=model.device
         )
         window = config.model.summary_window_frames
-        return WorldState(request=request, timesteps=steps, memory=memory, past=deque(maxlen=window), x=request.latent)
+        return WorldState(
+            request=request, timesteps=steps, memory=memory, past=deque(maxlen=window), x=request.latent
+        )
 
     def offer(self, state: WorldState, value: Controls | LiveControls) -> int:
         """Queue the controls of one more frame."""
@@ -215,7 +220,10 @@ class WorldLoop:
         cost = 0.0 if op == "decode" else float(config.pass_operations(state.memory.end))
         return Plan(
             op=op,
-            inputs={"state": state, "input": state.pending[0] if state.step == 0 and state.pending else state.current},
+            inputs={
+                "state": state,
+                "input": state.pending[0] if state.step == 0 and state.pending else state.current,
+            },
             shape=(config.record, state.memory.end),
             cost=cost,
             resident_bytes=state.memory.bytes,
@@ -258,7 +266,9 @@ class WorldLoop:
         film = state.film if step else self._film(state, plan.inputs["input"].controls)
         assert film is not None
         alpha, sigma = model.config.schedule.scales(state.timesteps[step])
-        noise = normal((1, *model.latent_shape), seed=state.request.seed, frame=state.frame, step=step).to(model.device)
+        noise = normal((1, *model.latent_shape), seed=state.request.seed, frame=state.frame, step=step).to(
+            model.device
+        )
         x_t = add_noise(state.x, noise, alpha, sigma) if step else noise
         rope = model.tables.record(state.memory.frame)
         v = model.network.pass_record(x_t, film.at(step), rope, state.memory)
@@ -299,7 +309,9 @@ class WorldLoop:
         if state.refill is None:
             state.memory.reset()
             last = state.past[-1].controls
-            self._write(state, state.request.latent, self._clean_film(last, start=True).at(0), state.request.focus)
+            self._write(
+                state, state.request.latent, self._clean_film(last, start=True).at(0), state.request.focus
+            )
         else:
             past = state.refill[0]
             self._write(state, past.x0, self._clean_film(past.controls).at(0), None)
@@ -343,5 +355,5 @@ def _inference(op: Callable[[Plan], Result]) -> Op:
 
 def state_bytes(state: WorldState) -> int:
     """Bytes that a session holds on the device."""
-    tensors: list[Any] = [state.x, state.decoder, *(past.x0 for past in state.past)]
-    return state.memory.bytes + sum(t.numel() * t.element_size() for t in tensors if t is not None)
+    kept = [state.x, *(past.x0 for past in state.past)] + ([] if state.decoder is None else [state.decoder])
+    return state.memory.bytes + sum(t.numel() * t.element_size() for t in kept)

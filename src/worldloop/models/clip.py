@@ -93,7 +93,13 @@ def clip_v(
 
 
 def clip_block(
-    block: Block, config: SummaryformerConfig, x: Tensor, film_BT26D: Tensor, cos: Tensor, sin: Tensor, mask: Tensor
+    block: Block,
+    config: SummaryformerConfig,
+    x: Tensor,
+    film_BT26D: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    mask: Tensor,
 ) -> Tensor:
     """One block over `x [B, T, 2, R, D]`; stream 0 is clean, stream 1 noisy."""
     shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = film_BT26D.unsqueeze(-2).unbind(-3)

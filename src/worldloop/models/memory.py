@@ -92,7 +92,9 @@ class Recency:
 
     def __post_init__(self) -> None:
         if not 0 <= self.flat_until < self.decay_end:
-            raise ValueError(f"recency needs 0 <= flat_until < decay_end; got {self.flat_until}, {self.decay_end}")
+            raise ValueError(
+                f"recency needs 0 <= flat_until < decay_end; got {self.flat_until}, {self.decay_end}"
+            )
         if not (self.beta > 0 and self.gamma > 0):
             raise ValueError(f"recency needs beta and gamma above 0; got {self.beta}, {self.gamma}")
 
@@ -100,7 +102,7 @@ class Recency:
         """The number added to the attention logits of a summary of this age."""
         part = min(max(age - self.flat_until, 0) / (self.decay_end - self.flat_until), 1.0)
         smooth = part * part * (3 - 2 * part)
-        return -self.beta * smooth**self.gamma
+        return float(-self.beta * smooth**self.gamma)
 
 
 class Memory:
@@ -128,14 +130,16 @@ class Memory:
         device: torch.device | str = "cpu",
     ) -> None:
         if recency is not None and recency.decay_end > config.window + 1:
-            raise ValueError(f"recency decay_end={recency.decay_end} must be at most W + 1 = {config.window + 1}")
+            raise ValueError(
+                f"recency decay_end={recency.decay_end} must be at most W + 1 = {config.window + 1}"
+            )
         self.config = config
         self.recency = recency
         self._tables = tables
         shape = (config.layers, 1, config.heads, config.capacity, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self._sink = torch.zeros(shape[:3] + (config.record, config.head_dim), device=device)
+        self._sink = torch.zeros((*shape[:3], config.record, config.head_dim), device=device)
         self.bias = torch.zeros(config.capacity, device=device)
         self.reset()
 
@@ -230,7 +234,9 @@ class Memory:
         source = self._raw_start(leaving) + c.raw_tokens
         target = self._sum_start(leaving)
         for buffer in (self.keys, self.values):
-            buffer[..., target : target + c.summary_tokens, :] = buffer[..., source : source + c.summary_tokens, :]
+            buffer[..., target : target + c.summary_tokens, :] = buffer[
+                ..., source : source + c.summary_tokens, :
+            ]
 
     def _chase(self, sink_id: int) -> None:
         cos, sin = self._tables.forward_in_time(sink_id)

@@ -49,7 +49,9 @@ class Name:
         """Take a file name apart; CheckpointError when it cannot be a model id."""
         stem = Path(file).stem.lower()
         if not _STEM.fullmatch(stem):
-            raise CheckpointError(file, "a model id is made of letters, digits, '.', '_' and '-', such as meadow-3r")
+            raise CheckpointError(
+                file, "a model id is made of letters, digits, '.', '_' and '-', such as meadow-3r"
+            )
         *labels, last = stem.split("-")
         token = _TOKEN.fullmatch(last)
         if token is None:
@@ -136,7 +138,9 @@ class Registry:
         return wanted
 
 
-def scan(folder: Path, *, rope_table_len: int = 4096, window: int | None = None, recency_enabled: bool = True) -> Registry:
+def scan(
+    folder: Path, *, rope_table_len: int = 4096, window: int | None = None, recency_enabled: bool = True
+) -> Registry:
     """Check every checkpoint of a folder.
 
     Args:
@@ -153,7 +157,9 @@ def scan(folder: Path, *, rope_table_len: int = 4096, window: int | None = None,
         raise CheckpointError(folder.name, "holds no autoencoder.safetensors")
     files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p != autoencoder)
     if not files:
-        raise CheckpointError(folder.name, "holds no checkpoint (*.safetensors or *.pt), such as meadow-3r.safetensors")
+        raise CheckpointError(
+            folder.name, "holds no checkpoint (*.safetensors or *.pt), such as meadow-3r.safetensors"
+        )
     entries: dict[str, Entry] = {}
     digest = file_hash(autoencoder)
     for path in files:
@@ -165,7 +171,9 @@ def scan(folder: Path, *, rope_table_len: int = 4096, window: int | None = None,
             raise CheckpointError(path.name, f"was trained on another autoencoder than {autoencoder.name}")
         bias, source = entry.recency(enabled=recency_enabled)
         if bias is not None and bias.decay_end > entry.config.model.summary_window_frames + 1:
-            raise CheckpointError(path.name, f"recency ({source}) decay_end={bias.decay_end} is past eviction")
+            raise CheckpointError(
+                path.name, f"recency ({source}) decay_end={bias.decay_end} is past eviction"
+            )
         entries[entry.name.model_id] = entry
     _agree(entries)
     return Registry(entries=dict(sorted(entries.items())), autoencoder=autoencoder)

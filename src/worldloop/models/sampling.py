@@ -102,7 +102,8 @@ def add_noise(x0: Tensor, noise: Tensor, alpha: float, sigma: float) -> Tensor:
 def project_to_sphere(x: Tensor) -> Tensor:
     """Put every cell's vector `[..., C]` on the sphere of radius sqrt(C); a zero vector stays."""
     norm = x.norm(dim=-1, keepdim=True)
-    return x * (math.sqrt(x.shape[-1]) / norm.clamp_min(1e-12))
+    scale: Tensor = math.sqrt(x.shape[-1]) / norm.clamp_min(1e-12)
+    return x * scale
 
 
 def _angle(u: float) -> float:

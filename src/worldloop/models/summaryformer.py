@@ -165,7 +165,9 @@ class SelfAttention(nn.Module):
 
     def project(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """`[..., R, D]` to rotated queries and keys and values, each `[..., H, R, K]` in the trunk's dtype."""
-        qkv = self.visual_qkv(x).unflatten(-1, (3, self.heads, self.head_dim)).movedim(-3, 0).transpose(-2, -3)
+        qkv = (
+            self.visual_qkv(x).unflatten(-1, (3, self.heads, self.head_dim)).movedim(-3, 0).transpose(-2, -3)
+        )
         q = rotate(self.query_norm(qkv[0].float()), cos, sin)
         k = rotate(self.key_norm(qkv[1].float()), cos, sin)
         return q.to(x.dtype), k.to(x.dtype), qkv[2]
@@ -184,14 +186,17 @@ class Block(nn.Module):
         self.visual_self_attention = SelfAttention(config)
         self.visual_feed_forward = SwiGLU(config.dim, config.ffn_dim)
 
-    def forward(self, x: Tensor, film_6D: Tensor, rope: tuple[Tensor, Tensor], memory: Memory, layer: int) -> Tensor:
+    def forward(
+        self, x: Tensor, film_6D: Tensor, rope: tuple[Tensor, Tensor], memory: Memory, layer: int
+    ) -> Tensor:
         """One record `[1, R, D]`: write its keys and values, read the memory, feed forward."""
         shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = film_6D
         attention = self.visual_self_attention
         q, k, v = attention.project(film(x, shift_a, scale_a), *rope)
         memory.write(layer, k, v)
         x = x + (1 + gate_a) * attention.merge(attend(q, *memory.read(layer)))
-        return x + (1 + gate_f) * self.visual_feed_forward(film(x, shift_f, scale_f))
+        result: Tensor = x + (1 + gate_f) * self.visual_feed_forward(film(x, shift_f, scale_f))
+        return result
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
@@ -263,7 +268,9 @@ class Summaryformer(nn.Module):
         nn.init.zeros_(self.head.out.bias)
         for block in self.blocks:
             assert isinstance(block, Block)
-            nn.init.normal_(block.visual_self_attention.visual_out.weight, std=0.3 / math.sqrt(self.config.dim))
+            nn.init.normal_(
+                block.visual_self_attention.visual_out.weight, std=0.3 / math.sqrt(self.config.dim)
+            )
             nn.init.normal_(block.visual_feed_forward.out.weight, std=0.3 / math.sqrt(self.config.ffn_dim))
 
     @property
@@ -295,7 +302,9 @@ class Summaryformer(nn.Module):
         """
         height, width = self.config.latent_hw
         ratio = timesteps.new_full((1,), math.log(width / height), dtype=torch.float32)
-        cond = self.timestep_mlp(timesteps) + (self.aspect_ratio_proj_z0 if start else self.aspect_ratio_proj)(ratio)
+        cond = self.timestep_mlp(timesteps) + (
+            self.aspect_ratio_proj_z0 if start else self.aspect_ratio_proj
+        )(ratio)
         if actions is not None and not start:
             given = (actions != NO_ACTION).any(dim=-1, keepdim=True)
             cond = cond + torch.where(given, self.action_proj(actions.float()), 0.0)
@@ -307,7 +316,9 @@ class Summaryformer(nn.Module):
             for layer, rate_layer in zip(self.timestep_to_film, self.fps_embedder_outs, strict=True)
         ]
         blocks = torch.stack(outs[:-1], dim=-2).unflatten(-1, (6, self.config.dim))
-        return Film(blocks=blocks.to(self.dtype), head=outs[-1].unflatten(-1, (2, self.config.dim)).to(self.dtype))
+        return Film(
+            blocks=blocks.to(self.dtype), head=outs[-1].unflatten(-1, (2, self.config.dim)).to(self.dtype)
+        )
 
     def tokens(self, latent_BNC: Tensor, focus_N: Tensor | None = None) -> Tensor:
         """Records `[B, R, D]` from latents; `focus_N` (booleans) marks cells of the start picture."""

@@ -11,6 +11,7 @@ Owns the two formats and what a config must hold. Does not own file names and fo
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,9 @@ def read_config(path: Path, *, rope_table_len: int = 4096, window: int | None = 
         raise CheckpointError(path.name, str(error)) from error
 
 
-def parse_config(saved: Mapping[str, Any], step: int | None, *, rope_table_len: int = 4096) -> CheckpointConfig:
+def parse_config(
+    saved: Mapping[str, Any], step: int | None, *, rope_table_len: int = 4096
+) -> CheckpointConfig:
     """Check a config's keys and values; ValueError says which one is wrong and what is allowed."""
     found = saved.get("format")
     if found != FORMAT:
@@ -117,8 +120,14 @@ def parse_config(saved: Mapping[str, Any], step: int | None, *, rope_table_len: 
     if rebuilt != timesteps:
         raise ValueError(f"timesteps={list(timesteps)} but timestep_shift={shift:g} gives {list(rebuilt)}")
     model = SummaryformerConfig(
-        **{key: _integer(full, key) for key in ("dim", "ffn_dim", "num_heads", "num_layers", "latent_channels", "cond_dim")},
-        **{key: _integer(full, key) for key in ("summary_tokens", "raw_window_frames", "summary_window_frames")},
+        **{
+            key: _integer(full, key)
+            for key in ("dim", "ffn_dim", "num_heads", "num_layers", "latent_channels", "cond_dim")
+        },
+        **{
+            key: _integer(full, key)
+            for key in ("summary_tokens", "raw_window_frames", "summary_window_frames")
+        },
         sink_gap_max=_integer(full, "sink_gap_max"),
         latent_hw=(int(full["latent_hw"][0]), int(full["latent_hw"][1])),
         focus_region=full["focus_region"],
@@ -152,7 +161,10 @@ def parse_recency(value: Any, window: int) -> Recency | None:
     if end > window + 1:
         raise ValueError(f"recency decay_end={end} must be at most W + 1 = {window + 1}")
     return Recency(
-        flat_until=int(value["flat_until"]), decay_end=end, beta=float(value["beta"]), gamma=float(value["gamma"])
+        flat_until=int(value["flat_until"]),
+        decay_end=end,
+        beta=float(value["beta"]),
+        gamma=float(value["gamma"]),
     )
 
 
@@ -169,7 +181,9 @@ def load_weights(path: Path, model: Summaryformer) -> None:
     unexpected = sorted(set(tensors) - set(own))
     missing = sorted(set(own) - set(tensors) - {FOCUS_KEY})
     if unexpected or missing:
-        raise CheckpointError(path.name, f"weights do not fit: missing {missing[:5]}, unexpected {unexpected[:5]}")
+        raise CheckpointError(
+            path.name, f"weights do not fit: missing {missing[:5]}, unexpected {unexpected[:5]}"
+        )
     _copy(path, own, tensors)
     if FOCUS_KEY in own and FOCUS_KEY not in tensors:
         with torch.no_grad():
@@ -218,12 +232,18 @@ def save_checkpoint(
         **facts,
     }  # fmt: skip
     metadata = {"config": json.dumps(config)} | ({} if step is None else {"step": str(step)})
-    _write(path, {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()}, metadata)
+    _write(
+        path,
+        {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()},
+        metadata,
+    )
 
 
 def save_autoencoder(path: Path, model: Autoencoder, stats: LatentStats, facts: Mapping[str, Any]) -> None:
     """Write an autoencoder and its latent statistics, weights in bfloat16, statistics in float32."""
-    tensors = {key: value.detach().to(torch.bfloat16).contiguous() for key, value in model.state_dict().items()}
+    tensors = {
+        key: value.detach().to(torch.bfloat16).contiguous() for key, value in model.state_dict().items()
+    }
     for name in ("first_mean", "first_std", "rest_mean", "rest_std"):
         tensors[f"stats.{name}"] = getattr(stats, name).float().contiguous().clone()
     _write(path, tensors, {"config": json.dumps({"model": model.config.to_dict(), **facts})})
@@ -265,7 +285,7 @@ def file_hash(path: Path) -> str:
 
 def _timesteps(value: Any) -> tuple[int, ...]:
     steps = tuple(int(t) for t in value)
-    if not steps or any(a <= b for a, b in zip(steps, steps[1:], strict=False)):
+    if not steps or any(a <= b for a, b in itertools.pairwise(steps)):
         raise ValueError(f"timesteps={list(steps)} must be a non-empty list, high to low")
     return steps
 
@@ -302,7 +322,7 @@ def _raw_config(path: Path) -> tuple[dict[str, Any], int | None]:
 
 def _metadata(path: Path) -> dict[str, str]:
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             return dict(file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
@@ -312,7 +332,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".pt":
         return dict(_read_pt(path)["model"])
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- not a dict
     except (SafetensorError, OSError) as error:
         raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
@@ -321,9 +341,13 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 def _read_pt(path: Path) -> dict[str, Any]:
     try:
         whole = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # noqa: BLE001 -- torch raises several kinds; each means the same to the operator
+    except Exception as error:
         raise CheckpointError(path.name, f"not a weights-only torch file: {type(error).__name__}") from error
-    if not (isinstance(whole, dict) and isinstance(whole.get("config"), dict) and isinstance(whole.get("model"), dict)):
+    if not (
+        isinstance(whole, dict)
+        and isinstance(whole.get("config"), dict)
+        and isinstance(whole.get("model"), dict)
+    ):
         raise CheckpointError(path.name, "must hold {'model', 'config', 'step'}")
     return whole
 
@@ -331,7 +355,9 @@ def _read_pt(path: Path) -> dict[str, Any]:
 def _copy(path: Path, own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
     for key, value in tensors.items():
         if own[key].shape != value.shape:
-            raise CheckpointError(path.name, f"{key!r} is {tuple(value.shape)}, {tuple(own[key].shape)} is needed")
+            raise CheckpointError(
+                path.name, f"{key!r} is {tuple(value.shape)}, {tuple(own[key].shape)} is needed"
+            )
     with torch.no_grad():
         for key, value in tensors.items():
             own[key].copy_(value)

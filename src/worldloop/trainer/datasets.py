@@ -114,7 +114,9 @@ class LatentWalks:
         result: NDArray[np.float32] = self.body_codes[self._body[episode, first - 1 : last]]
         return result
 
-    def clips(self, batch: int, frames: int, rng: np.random.Generator, *, sink_gap_max: int, old: float = 0.5) -> Clips:
+    def clips(
+        self, batch: int, frames: int, rng: np.random.Generator, *, sink_gap_max: int, old: float = 0.5
+    ) -> Clips:
         """Random clips. A share `old` of them has a start picture from up to 40 steps before frame 1."""
         steps = self._body.shape[1]
         cells, channels = self._still.shape[2], self.body_codes.shape[1]
@@ -143,7 +145,9 @@ class LatentWalks:
         )
 
 
-def _index(values: NDArray[np.int64], limit: int) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
+def _index(
+    values: NDArray[np.int64], limit: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
     """(sorted unique values, index of each value into them, counts) without sorting the whole array."""
     counts = np.bincount(values.ravel(), minlength=limit)
     unique = np.flatnonzero(counts)

@@ -74,7 +74,8 @@ class Recipe:
             raise SettingsError(f"recipe {name_or_file!r} must be one of {sorted(RECIPES)} or a .toml file")
         changes = tomllib.loads(path.read_text())
         base = cls.load(str(changes.pop("base", "meadow")))
-        return _change(base, changes, path.name)
+        changed: Recipe = _change(base, changes, path.name)
+        return changed
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -84,7 +84,7 @@ class Run:
                     group["lr"] = recipe.rate * group["scale"] * rise * fall
                 loss = autoencoder_stage.loss(model, next(batches), recipe.noise, generator)
                 optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
                 optimiser.step()
                 values = {"loss": float(loss.detach())}
                 if step % 100 == 99 or step == recipe.steps - 1:
@@ -92,7 +92,9 @@ class Run:
                 curve.add(step + 1, values)
         model.requires_grad_(False)
         stats = LatentWalks(walks, model).stats
-        save_autoencoder(self.autoencoder_file, model, stats, {"name": self.recipe.name, "license": self.recipe.license})
+        save_autoencoder(
+            self.autoencoder_file, model, stats, {"name": self.recipe.name, "license": self.recipe.license}
+        )
         return model
 
     def train_world(self, data: LatentWalks, held_out: Walks, autoencoder: Autoencoder) -> Path:
@@ -113,7 +115,9 @@ class Run:
         with _Curve(self.folder / "world.csv", "world", recipe.steps, done=trainer.step_number) as curve:
             while trainer.step_number < recipe.steps:
                 rng = np.random.default_rng((self.recipe.data.seed, trainer.step_number))
-                values = {"loss": trainer.step(data.clips(recipe.batch, recipe.frames, rng, sink_gap_max=gap))}
+                values = {
+                    "loss": trainer.step(data.clips(recipe.batch, recipe.frames, rng, sink_gap_max=gap))
+                }
                 last = trainer.step_number == recipe.steps
                 if trainer.step_number % SAVE_EVERY == 0 or last:
                     values |= trainer.validate(check, trainer.average)

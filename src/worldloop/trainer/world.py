@@ -120,12 +120,14 @@ class WorldTrainer:
         loss = self._loss(self.work, clips, history=self._history(clips))
         for work in self.work.parameters():
             work.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         for master, work in self._pairs:
             master.grad = None if work.grad is None else work.grad.to(master.dtype)
         torch.nn.utils.clip_grad_norm_(self._rest, 1.0)
         scale = self.recipe.rate_scale(self.step_number)
-        for optimiser, rate in zip(self._optimisers, (self.recipe.muon_rate, self.recipe.adam_rate), strict=True):
+        for optimiser, rate in zip(
+            self._optimisers, (self.recipe.muon_rate, self.recipe.adam_rate), strict=True
+        ):
             for group in optimiser.param_groups:
                 group["lr"] = rate * scale
             optimiser.step()
@@ -133,7 +135,9 @@ class WorldTrainer:
         keep = min(1 - 1 / self.recipe.average, self.step_number / (self.step_number + 20))
         with torch.no_grad():
             torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
-            torch._foreach_lerp_(list(self.average.parameters()), [master for master, _ in self._pairs], 1 - keep)
+            torch._foreach_lerp_(
+                list(self.average.parameters()), [master for master, _ in self._pairs], 1 - keep
+            )
         return float(loss.detach())
 
     @torch.no_grad()
@@ -171,7 +175,14 @@ class WorldTrainer:
             torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
 
     def _predict(
-        self, model: Summaryformer, clips: Clips, history: Tensor, choice: Tensor, noise: Tensor, *, told: bool = True
+        self,
+        model: Summaryformer,
+        clips: Clips,
+        history: Tensor,
+        choice: Tensor,
+        noise: Tensor,
+        *,
+        told: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """(v, x0) of every frame at the timestep that `choice [B, T]` names."""
         alpha, sigma = self._alpha[choice][..., None, None], self._sigma[choice][..., None, None]
