@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,34 +32,13 @@ from worldloop.loops.world import (
     check_reprefill,
 )
 from worldloop.models import device as devices
-from worldloop.models.registry import Registry, scan
+from worldloop.models.registry import Registry, find_world, scan
 from worldloop.models.sampling import MAX_NFE, plan_timesteps
 from worldloop.session.host import GameOptions, StartFrame
 
-WORLDS = Path(__file__).parent / "assets" / "worlds"
 FOCUS_COVERAGE = 0.20
 FOCUS_TRAINED = (0.10, 0.30)
 WARMUP_FRAMES = 3
-
-
-def find_world(name: str) -> Path:
-    """Folder of a shipped world by name, or the folder that a path names (a checkpoint's own folder for a file).
-
-    Raises:
-        InvalidInputError: neither; lists the shipped worlds.
-    """
-    shipped = WORLDS / name
-    if shipped.is_dir():
-        return shipped
-    path = Path(name)
-    if path.is_file():
-        return path.parent
-    if path.is_dir():
-        return path
-    have = sorted(p.name for p in WORLDS.iterdir() if p.is_dir()) if WORLDS.is_dir() else []
-    raise InvalidInputError(
-        f"no world {name!r}: give one of {have}, or the path of a folder with checkpoints"
-    )
 
 
 class LiveGame:
@@ -69,8 +49,8 @@ class LiveGame:
         self._live: LiveControls | None = None
 
     @property
-    def state(self) -> WorldState:
-        """The session's state; read it on the device thread (`Engine.call`)."""
+    def state(self) -> WorldState | None:
+        """The session's state, None once it has ended; read it on the device thread (`Engine.call`)."""
         return self._handle.state
 
     def submit(self, controls: Controls) -> Future[Emit]:
@@ -232,6 +212,7 @@ class WorldHost:
             model = WorldModel.load(
                 entry.path, self._registry.autoencoder, device=self._device, dtype=self._dtype, **self._limits
             )
+            model.config = replace(model.config, recency=entry.recency()[0])
             self.engine.call(lambda: _warm_up(model))
             self._model, self._active = model, wanted
 

@@ -195,7 +195,7 @@ async def test_a_game_that_cannot_start_frees_its_slot(site, error, code, word) 
 
 async def test_a_game_that_dies_is_1011_and_frees_its_slot(site) -> None:
     async with site() as s:
-        s.host.fail_at = {1: EngineError("device lost")}
+        s.host.fail_at = {3: EngineError("device lost")}
         socket = await s.playing("ann")
         closed = await socket.closed()
         status = (await s.http.get("/status")).json()

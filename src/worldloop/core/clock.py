@@ -7,7 +7,6 @@ pacing (`session.pacer`). Everything that waits or compares times takes a clock,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import itertools
 import time
@@ -112,12 +111,19 @@ async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
     timer = asyncio.ensure_future(clock.sleep(seconds))
     try:
         await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise TimeoutError(f"not done after {seconds:g} s")
     finally:
-        for one in (task, timer):
-            if not one.done():
-                one.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await one
+        # Neither is awaited here: a cancellation of the caller that came meanwhile would be taken for theirs.
+        timer.cancel()
+        if not task.done():
+            task.add_done_callback(_forget)
+            task.cancel()
+    if task.done():
+        return task.result()
+    await asyncio.wait({task})
+    raise TimeoutError(f"not done after {seconds:g} s")
+
+
+def _forget(task: asyncio.Future[T]) -> None:
+    """Look at an outcome that nobody waits for, so that the loop doesn't report it."""
+    if not task.cancelled():
+        task.exception()

@@ -9,6 +9,7 @@ An error in a plan ends its own session only.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import threading
@@ -26,13 +27,18 @@ ValueT = TypeVar("ValueT")
 
 
 class Handle(Generic[StateT]):
-    """One session of the engine, as its owner holds it."""
+    """One session of the engine, as its owner holds it.
+
+    Attributes:
+        state: the session's own; None once it has ended, so that a kept handle keeps no memory.
+        ended: why it ended, or None.
+    """
 
     def __init__(self, engine: Engine, session: int, loop: Loop[StateT], state: StateT) -> None:
         self._engine = engine
         self.session = session
         self.loop = loop
-        self.state = state
+        self.state: StateT | None = state
         self.last_tick = -1
         self.waiting: dict[int, Future[Emit]] = {}
         self.ended: str | None = None
@@ -42,15 +48,19 @@ class Handle(Generic[StateT]):
         """Queue one input; the future gets the chunk that it shaped, or the reason why there is none."""
         future: Future[Emit] = Future()
         future.set_running_or_notify_cancel()  # a consumer that gives up must not disturb the device thread
-        self._engine.command(lambda: self._submit(value, future))
+        try:
+            self._engine.command(lambda: self._submit(value, future))
+        except SessionEndedError as error:
+            future.set_exception(error)
         return future
 
     def close(self, reason: str = "the session was closed") -> None:
         """End the session before its next plan. May be called twice."""
-        self._engine.command(lambda: self._engine.end(self, SessionEndedError(reason)))
+        with contextlib.suppress(SessionEndedError):  # a closed engine has ended this too
+            self._engine.command(lambda: self._engine.end(self, SessionEndedError(reason)))
 
     def _submit(self, value: Any, future: Future[Emit]) -> None:
-        if self.ended is not None:
+        if self.state is None:
             future.set_exception(SessionEndedError(self.ended))
             return
         self.waiting[self.loop.offer(self.state, value)] = future
@@ -135,10 +145,15 @@ class Engine:
         if self._sessions.pop(handle.session, None) is None:
             return
         handle.ended = str(error)
-        handle.loop.finalize(handle.state)
+        state, handle.state = handle.state, None
         for future in handle.waiting.values():
             future.set_exception(error)
         handle.waiting.clear()
+        try:
+            handle.loop.finalize(state)
+            del state
+        except Exception:  # this session is over either way, and the others go on
+            logger.exception("session %d could not be finalized", handle.session)
         if handle.on_close is not None:
             handle.on_close()
 
@@ -160,7 +175,11 @@ class Engine:
     def _candidates(self) -> list[Candidate]:
         ready = []
         for handle in list(self._sessions.values()):
-            plan = handle.loop.next(handle.state)
+            try:
+                plan = handle.loop.next(handle.state)
+            except Exception as error:  # noqa: BLE001 -- one session's failure is not another's
+                self._fail(handle, error, "next")
+                continue
             if isinstance(plan, Done):
                 self.end(handle, SessionEndedError(plan.reason))
             elif not isinstance(plan, Idle):
@@ -173,13 +192,16 @@ class Engine:
         try:
             result = handle.loop.ops[plan.op](plan)
             handle.state = handle.loop.advance(handle.state, result)
-        except Exception as error:  # one session's failure is not another's
-            logger.exception("plan %s failed", plan.label)
-            failure = EngineError(f"{type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self.end(handle, failure)
+        except Exception as error:  # noqa: BLE001 -- one session's failure is not another's
+            self._fail(handle, error, plan.label)
             return None
         return result
+
+    def _fail(self, handle: Handle[Any], error: Exception, label: str) -> None:
+        logger.error("%s failed", label, exc_info=error)
+        failure = EngineError(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        self.end(handle, failure)
 
     def _deliver(self, handle: Handle[Any], result: Result) -> None:
         for emit in result.emits:

@@ -147,6 +147,11 @@ class WorldLoop:
             raise ValueError(
                 "this checkpoint was trained without a focus region; a focus mask would change nothing"
             )
+        table, least = config.model.rope_table_len, config.model.summary_window_frames + 3
+        if table < least:
+            raise ValueError(
+                f"rope_table_len={table} must be at least {least}, or a rebuilt memory would fill it"
+            )
         steps = plan_timesteps(
             config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode
         )

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldloop.core.errors import CheckpointError
+from worldloop.core.errors import CheckpointError, InvalidInputError
 from worldloop.models.memory import Recency
 from worldloop.models.weights import ARCHITECTURE, CheckpointConfig, file_hash, read_config
 
+WORLDS = Path(__file__).parents[1] / "assets" / "worlds"
+"""Shipped worlds, a folder each."""
 SUFFIXES = (".safetensors", ".pt")
 SERVE_RECENCY = Recency(flat_until=5, decay_end=17, beta=6.0, gamma=2.0)
 """Bias given to a checkpoint whose name carries `rec` and that was trained without one."""
@@ -136,6 +138,24 @@ class Registry:
         if wanted not in self.entries:
             raise CheckpointError(wanted, f"no such model; have {list(self.entries)}")
         return wanted
+
+
+def find_world(name: str) -> Path:
+    """Folder of a shipped world by name, or the folder that a path names (a checkpoint's own folder for a file).
+
+    Raises:
+        InvalidInputError: neither; lists the shipped worlds.
+    """
+    shipped = WORLDS / name
+    if shipped.is_dir():
+        return shipped
+    path = Path(name)
+    if path.is_file():
+        return path.parent
+    if path.is_dir():
+        return path
+    have = sorted(p.name for p in WORLDS.iterdir() if p.is_dir()) if WORLDS.is_dir() else []
+    raise InvalidInputError(f"no world {name!r}: give one of {have}, or the path of a folder with checkpoints")
 
 
 def scan(

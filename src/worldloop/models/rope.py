@@ -29,7 +29,7 @@ class RopeConfig:
     """Geometry of the rotary tables.
 
     Attributes:
-        head_dim: a multiple of 16; 3/8 of it is time, the rest row and column in equal parts.
+        head_dim: a multiple of 32; 3/8 of it is time, the rest row and column in equal parts.
         grid: (rows, columns) of the latent grid.
         summary_tokens: X.
         base: wavelength base of the time axis.
@@ -45,8 +45,8 @@ class RopeConfig:
     table_len: int = 4096
 
     def __post_init__(self) -> None:
-        if self.head_dim % 16:
-            raise ValueError(f"head_dim={self.head_dim} must be a multiple of 16, such as 64")
+        if self.head_dim < 32 or self.head_dim % 32:
+            raise ValueError(f"head_dim={self.head_dim} must be a multiple of 32, such as 64")
         turns = [TRAINED_ROWS * f for f in self.time_frequencies[-LEVEL_PLANES:].tolist()]
         if max(turns) > MAX_IDLE_TURN:
             raise ValueError(

@@ -163,8 +163,9 @@ class Arena:
 
     async def switch(self, user_id: str, *, ticket: str, model_id: str) -> SwitchAnswer:
         """Serve another model. Raises `WorldloopError` when refused."""
-        if user_id or self.tickets.required:
-            self._admit(user_id, ticket)
+        if user_id:
+            check_user_id(user_id)
+        self.tickets.check(user_id, ticket)
         with self._occupancy.inflight():
             self._refuse_when_busy()
             async with self._device:

@@ -37,10 +37,20 @@ class AutoencoderRecipe:
 
 def initial_autoencoder(config: AutoencoderConfig, walks: Walks) -> Autoencoder:
     """An autoencoder whose linear paths are the principal components of the walks' patches."""
-    model = Autoencoder(config)
     rows, counts = np.unique(walks.patches[:, ::4], return_counts=True)
     weights = torch.from_numpy(np.sqrt(counts) / np.sqrt(counts).sum()).float()[:, None]
-    values = patch_values(rows.astype(np.int64)).flatten(1)
+    return principal_autoencoder(config, patch_values(rows.astype(np.int64)).flatten(1), weights)
+
+
+def principal_autoencoder(config: AutoencoderConfig, values: Tensor, weights: Tensor) -> Autoencoder:
+    """An autoencoder whose linear paths are the principal components of patches.
+
+    Args:
+        config: sizes.
+        values: normalised patches of 4 frames, float32 `[K, 4 * 768]`.
+        weights: what each patch counts, float32 `[K, 1]`, of sum 1.
+    """
+    model = Autoencoder(config)
     mean = (values * weights).sum(0)
     centred = values - mean
     _, vectors = torch.linalg.eigh(centred.T @ (centred * weights))

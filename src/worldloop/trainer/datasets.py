@@ -4,11 +4,13 @@ Shapes: E episodes, S steps an episode, N cells, C channels, B clips, T frames o
 
 A simulated walk is kept as rows of the simulator's patch table, 240 bytes a latent frame. The encoder looks at one
 cell at a time, so a walk is encoded by encoding each pair of (patch before, patch now) that occurs once. Owns both
-forms and the drawing of clips from them. Called by `autoencoder`, `world` and `evaluate`.
+forms and the drawing of clips, from these and from recorded episodes (`recorded`). Called by `autoencoder`,
+`sources` and `evaluate`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +19,7 @@ from einops import rearrange
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldloop.core.errors import InvalidInputError
 from worldloop.models.autoencoder import GROUP, Autoencoder, LatentStats, normalise
 from worldloop.simulators.meadow import VectorMeadow
 from worldloop.simulators.patches import patch_table
@@ -79,7 +82,74 @@ class Clips:
     sink_gap: Tensor
 
 
-class LatentWalks:
+class LatentClips(ABC):
+    """Episodes as gaussianised latents that clips are drawn from. Steps count from 1; step 0 is the first picture.
+
+    Attributes:
+        stats: of the latents, as they were gaussianised.
+    """
+
+    stats: LatentStats
+
+    @abstractmethod
+    def at_least(self, steps: int) -> NDArray[np.int64]:
+        """The episodes that have `steps` steps or more, ascending."""
+
+    @abstractmethod
+    def steps(self, episode: int) -> int:
+        """How many steps an episode has."""
+
+    @abstractmethod
+    def start(self, episode: int, step: int) -> NDArray[np.float32]:
+        """The picture after `step` steps as a start picture, `[N, C]`."""
+
+    @abstractmethod
+    def body(self, episode: int, first: int, last: int) -> NDArray[np.float32]:
+        """Frames of steps `first` to `last`, both included, `[last - first + 1, N, C]`."""
+
+    @abstractmethod
+    def held(self, episode: int, first: int, last: int) -> NDArray[np.float32]:
+        """Actions of steps `first` to `last`, both included, `[last - first + 1, 5]`."""
+
+    def clips(
+        self, batch: int, frames: int, rng: np.random.Generator, *, sink_gap_max: int, old: float = 0.5
+    ) -> Clips:
+        """Random clips. A share `old` of them has a start picture from up to 40 steps before frame 1.
+
+        Raises:
+            InvalidInputError: no episode is as long as a clip.
+        """
+        long_enough = self.at_least(frames - 1)
+        if not len(long_enough):
+            raise InvalidInputError(
+                f"no episode has the {frames - 1} steps that a clip of {frames} frames needs"
+            )
+        latents = np.empty((batch, frames, *self.start(0, 0).shape), np.float32)
+        actions = np.zeros((batch, frames, 5), np.float32)
+        weights = np.ones((batch, frames), np.float32)
+        weights[:, 0] = 0
+        gaps = np.ones(batch, np.int64)
+        for b in range(batch):
+            episode = int(long_enough[rng.integers(len(long_enough))])
+            first = int(rng.integers(1, self.steps(episode) - frames + 3))
+            start = first - 1
+            if rng.random() < old and first > 1:
+                start = int(rng.integers(max(0, first - 40), first))
+            if start < first - 1:
+                weights[b, 1] = 0
+                gaps[b] = rng.integers(1, sink_gap_max)
+            latents[b, 0] = self.start(episode, start)
+            latents[b, 1:] = self.body(episode, first, first + frames - 2)
+            actions[b, 1:] = self.held(episode, first, first + frames - 2)
+        return Clips(
+            latents=torch.from_numpy(latents),
+            actions=torch.from_numpy(actions),
+            weights=torch.from_numpy(weights),
+            sink_gap=torch.from_numpy(gaps),
+        )
+
+
+class LatentWalks(LatentClips):
     """Walks as gaussianised latents, stored as codes of patch pairs.
 
     Args:
@@ -104,45 +174,23 @@ class LatentWalks:
     def __len__(self) -> int:
         return len(self._still)
 
+    def at_least(self, steps: int) -> NDArray[np.int64]:
+        return np.arange(len(self) if self._body.shape[1] >= steps else 0)
+
+    def steps(self, episode: int) -> int:
+        return self._body[episode].shape[0]
+
     def start(self, episode: int, step: int) -> NDArray[np.float32]:
-        """The picture after `step` steps as a start picture, `[N, C]`."""
         result: NDArray[np.float32] = self.still_codes[self._still[episode, step]]
         return result
 
     def body(self, episode: int, first: int, last: int) -> NDArray[np.float32]:
-        """Frames of steps `first` to `last`, both counted from 1 and included, `[last - first + 1, N, C]`."""
         result: NDArray[np.float32] = self.body_codes[self._body[episode, first - 1 : last]]
         return result
 
-    def clips(
-        self, batch: int, frames: int, rng: np.random.Generator, *, sink_gap_max: int, old: float = 0.5
-    ) -> Clips:
-        """Random clips. A share `old` of them has a start picture from up to 40 steps before frame 1."""
-        steps = self._body.shape[1]
-        cells, channels = self._still.shape[2], self.body_codes.shape[1]
-        latents = np.empty((batch, frames, cells, channels), np.float32)
-        actions = np.zeros((batch, frames, 5), np.float32)
-        weights = np.ones((batch, frames), np.float32)
-        weights[:, 0] = 0
-        gaps = np.ones(batch, np.int64)
-        for b in range(batch):
-            episode = int(rng.integers(len(self)))
-            first = int(rng.integers(1, steps - frames + 3))
-            start = first - 1
-            if rng.random() < old and first > 1:
-                start = int(rng.integers(max(0, first - 40), first))
-            if start < first - 1:
-                weights[b, 1] = 0
-                gaps[b] = rng.integers(1, sink_gap_max)
-            latents[b, 0] = self.start(episode, start)
-            latents[b, 1:] = self.body(episode, first, first + frames - 2)
-            actions[b, 1:] = self.actions[episode, first : first + frames - 1]
-        return Clips(
-            latents=torch.from_numpy(latents),
-            actions=torch.from_numpy(actions),
-            weights=torch.from_numpy(weights),
-            sink_gap=torch.from_numpy(gaps),
-        )
+    def held(self, episode: int, first: int, last: int) -> NDArray[np.float32]:
+        result: NDArray[np.float32] = self.actions[episode, first : last + 1]
+        return result
 
 
 def _index(

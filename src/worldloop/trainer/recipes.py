@@ -19,13 +19,13 @@ from worldloop.trainer.world import WorldRecipe
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataRecipe:
-    """Simulated walks.
+    """Simulated walks, or recorded ones.
 
     Attributes:
-        simulator: `meadow`.
-        episodes, steps: how many walks, how long.
-        held_out: further walks in other worlds, for validation.
-        seed: first world; the players' choices too.
+        simulator: `meadow`, or the folder of a recording.
+        episodes, steps: how many walks, how long. Of a recording at most so many, each as long as it is.
+        held_out: further walks in other worlds, for validation; the last ones of a recording.
+        seed: first world; the players' choices too. Draws the sample that a recording's autoencoder sees.
     """
 
     simulator: str = "meadow"

@@ -24,8 +24,9 @@ from worldloop.models.autoencoder import Autoencoder
 from worldloop.models.summaryformer import Summaryformer
 from worldloop.models.weights import load_autoencoder, save_autoencoder, save_checkpoint
 from worldloop.trainer import autoencoder as autoencoder_stage
-from worldloop.trainer.datasets import LatentWalks, Walks, record_walks
+from worldloop.trainer.datasets import LatentClips
 from worldloop.trainer.recipes import Recipe
+from worldloop.trainer.sources import Source, described, open_sources
 from worldloop.trainer.world import WorldTrainer
 
 SAVE_EVERY = 25
@@ -41,7 +42,7 @@ class Run:
     """
 
     def __init__(self, recipe: Recipe, folder: Path, *, compile_blocks: bool = True) -> None:
-        self.recipe = recipe
+        self.recipe = recipe = described(recipe)
         self.folder = folder
         self.compile_blocks = compile_blocks
         folder.mkdir(parents=True, exist_ok=True)
@@ -58,14 +59,11 @@ class Run:
 
     def train(self) -> Path:
         """Both stages; returns the checkpoint's path."""
-        data = self.recipe.data
-        walks = record_walks(range(data.seed, data.seed + data.episodes), data.steps, seed=data.seed)
-        first = data.seed + 1_000_000
-        held_out = record_walks(range(first, first + data.held_out), data.steps, seed=first)
-        model = self.train_autoencoder(walks, held_out)
-        return self.train_world(LatentWalks(walks, model), held_out, model)
+        data, held_out = open_sources(self.recipe)
+        model = self.train_autoencoder(data, held_out)
+        return self.train_world(data.latents(model), held_out, model)
 
-    def train_autoencoder(self, walks: Walks, held_out: Walks) -> Autoencoder:
+    def train_autoencoder(self, data: Source, held_out: Source) -> Autoencoder:
         """Stage 1, or its result when it is there."""
         if self.autoencoder_file.exists():
             return load_autoencoder(self.autoencoder_file)[0]
@@ -73,10 +71,10 @@ class Run:
         torch.manual_seed(self.recipe.data.seed)
         rng = np.random.default_rng(self.recipe.data.seed)
         generator = torch.Generator().manual_seed(self.recipe.data.seed)
-        model = autoencoder_stage.initial_autoencoder(self.recipe.encoder, walks)
+        model = data.initial_autoencoder(self.recipe.encoder)
         optimiser = autoencoder_stage.optimiser(model, recipe)
-        batches = autoencoder_stage.batches(walks, recipe, rng)
-        check = next(autoencoder_stage.batches(held_out, recipe, np.random.default_rng(0)))
+        batches = data.batches(recipe, rng)
+        check = next(held_out.batches(recipe, np.random.default_rng(0)))
         with _Curve(self.folder / "autoencoder.csv", "autoencoder", recipe.steps) as curve:
             for step in range(recipe.steps):
                 rise, fall = min(1.0, (step + 1) / 100), min(1.0, 2.0 * (1 - step / recipe.steps))
@@ -91,13 +89,15 @@ class Run:
                     values["psnr"] = autoencoder_stage.psnr(model, check)
                 curve.add(step + 1, values)
         model.requires_grad_(False)
-        stats = LatentWalks(walks, model).stats
         save_autoencoder(
-            self.autoencoder_file, model, stats, {"name": self.recipe.name, "license": self.recipe.license}
+            self.autoencoder_file,
+            model,
+            data.stats(model),
+            {"name": self.recipe.name, "license": self.recipe.license},
         )
         return model
 
-    def train_world(self, data: LatentWalks, held_out: Walks, autoencoder: Autoencoder) -> Path:
+    def train_world(self, data: LatentClips, held_out: Source, autoencoder: Autoencoder) -> Path:
         """Stage 2 from where it stopped; returns the checkpoint's path."""
         recipe = self.recipe.world
         torch.manual_seed(self.recipe.data.seed)
@@ -109,7 +109,7 @@ class Run:
         if state_file.exists():
             trainer.restore(torch.load(state_file, weights_only=True))
         gap = self.recipe.model.sink_gap_max
-        check = LatentWalks(held_out, autoencoder, data.stats).clips(
+        check = held_out.latents(autoencoder, data.stats).clips(
             8, recipe.frames, np.random.default_rng(0), sink_gap_max=gap
         )
         with _Curve(self.folder / "world.csv", "world", recipe.steps, done=trainer.step_number) as curve:

@@ -1,0 +1,205 @@
+"""Test doubles that anyone may use: random worlds of any size, a player by script, a clock that stands still.
+
+Owns weights that mean nothing and are made in a moment, and playing a loop without an engine. Does not own trained
+worlds (`trainer`). Called by tests, by benches and by users who test their own code against a world.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worldloop.core.clock import ManualClock
+from worldloop.core.types import KEYS, Controls
+from worldloop.engine.contract import Done, Emit, Idle, Loop
+from worldloop.loops.model import WorldModel
+from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
+from worldloop.models.sampling import Schedule, timestep_grid
+from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
+from worldloop.models.weights import FORMAT, parse_config, save_autoencoder, save_checkpoint
+
+__all__ = ["ManualClock", "ScriptedPlayer", "play", "random_model", "run_unit", "tiny_world"]
+
+SHIFT = 2.0
+WALKING = ("w", "a", "s", "d")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScriptedPlayer:
+    """Holds keys by a script that starts over at its end.
+
+    Attributes:
+        script: keys that are held while each latent frame is made; the start picture does not count.
+    """
+
+    script: tuple[frozenset[str], ...]
+
+    @classmethod
+    def of(cls, *script: Iterable[str]) -> ScriptedPlayer:
+        """A player from one group of keys a latent frame, such as `of("w", "wd", ())`: letters, or lists of names."""
+        return cls(script=tuple(frozenset(keys) for keys in script))
+
+    @classmethod
+    def seeded(
+        cls, seed: int, *, latents: int = 256, longest: int = 8, keys: Iterable[str] = WALKING
+    ) -> ScriptedPlayer:
+        """A player who holds one of `keys`, or none, for 1 to `longest` latent frames, then another."""
+        draw = random.Random(seed)
+        choices = [frozenset[str](), *(frozenset({key}) for key in keys)]
+        script: list[frozenset[str]] = []
+        held: frozenset[str] | None = None
+        while len(script) < latents:
+            held = draw.choice([choice for choice in choices if choice != held])
+            script += [held] * draw.randint(1, longest)
+        return cls(script=tuple(script[:latents]))
+
+    def __post_init__(self) -> None:
+        if not self.script:
+            raise ValueError("a script needs at least one entry")
+        if unknown := frozenset[str]().union(*self.script) - set(KEYS):
+            raise ValueError(f"unknown keys {sorted(unknown)}; have {list(KEYS)}")
+
+    def keys(self, latent: int) -> frozenset[str]:
+        """What is held while body frame `latent` (from 0) is made."""
+        return self.script[latent % len(self.script)]
+
+    def controls(self, latent: int, *, fps: float | None = 12.0) -> Controls:
+        """`keys`, as the model takes them."""
+        return Controls(pressed=self.keys(latent), fps=fps)
+
+
+def run_unit(loop: Loop[Any], state: Any) -> tuple[Emit, ...]:
+    """Do a session's next unit of work here and now; returns what it emits.
+
+    Raises:
+        RuntimeError: the session waits for an input, or is over.
+    """
+    plan = loop.next(state)
+    if isinstance(plan, Idle | Done):
+        raise RuntimeError(f"nothing to run: {plan}")
+    result = loop.ops[plan.op](plan)
+    loop.advance(state, result)
+    return result.emits
+
+
+def play(loop: Loop[Any], request: Any, player: ScriptedPlayer, latents: int) -> list[Emit]:
+    """Play a session by itself, without an engine: the start picture's chunk and those of `latents` body frames."""
+    state = loop.init(request)
+    emits: list[Emit] = []
+    for latent in range(-1, latents):
+        loop.offer(state, Controls() if latent < 0 else player.controls(latent))
+        while not isinstance(loop.next(state), Idle | Done):
+            emits += run_unit(loop, state)
+    return emits
+
+
+def random_model(
+    size: str | SummaryformerConfig = "tiny",
+    *,
+    seed: int = 0,
+    steps: int = 3,
+    cache_mode: str = "recache",
+    jump_sprint: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    **changes: Any,
+) -> WorldModel:
+    """A world of random weights in memory, ready to run. The same arguments give the same weights on one build.
+
+    Args:
+        size: a named size or a config.
+        steps: denoising passes a frame.
+        changes: fields of the config that differ, such as `rope_table_len=64`.
+    """
+    base = SummaryformerConfig.named(size) if isinstance(size, str) else size
+    facts = {**base.to_dict(), **changes}
+    table = facts.pop("rope_table_len")
+    saved = {
+        "format": FORMAT,
+        "timesteps": list(timestep_grid(steps, SHIFT)),
+        "timestep_shift": SHIFT,
+        "noise_schedule": Schedule().name,
+        "shifted_cosine_ratio": Schedule().ratio,
+        "cache_mode": cache_mode,
+        "recency": None,
+        "profile": "random",
+        "jump_sprint": jump_sprint,
+        **facts,
+    }
+    config = parse_config(saved, None, rope_table_len=table)
+    place = torch.device(device)
+    with _seeded(seed, place):
+        network = _without_zeros(Summaryformer(config.model)).to_serving(dtype, place)
+        autoencoder, stats = _random_autoencoder(config.model.latent_channels, config.model.latent_hw)
+        autoencoder.to(device=place, dtype=dtype).eval().requires_grad_(False)
+    return WorldModel.assemble(config, network, autoencoder, stats, device=place, dtype=dtype)
+
+
+def tiny_world(
+    folder: Path, *, name: str | None = None, seed: int = 0, step: int = 1, **choices: Any
+) -> Path:
+    """Write a random checkpoint and its autoencoder into `folder` in the layout that is served; returns the folder.
+
+    Called again with another `name` or `seed`, it adds a checkpoint beside the first for the same autoencoder.
+
+    Args:
+        name: file name without suffix; None is `tiny-3r` or `tiny-3nr`, by the choices.
+        choices: as of `random_model`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = random_model(seed=seed, **choices)
+    config = model.config
+    token = f"{len(config.timesteps)}{'r' if config.cache_mode == 'recache' else 'nr'}"
+    autoencoder = folder / "autoencoder.safetensors"
+    if not autoencoder.exists():
+        save_autoencoder(
+            autoencoder, model.autoencoder, model.stats, {"trained_on": "nothing: random weights"}
+        )
+    save_checkpoint(
+        folder / f"{name or f'tiny-{token}'}.safetensors",
+        model.network,
+        timesteps=config.timesteps,
+        timestep_shift=config.timestep_shift,
+        cache_mode=config.cache_mode,
+        profile=config.profile,
+        jump_sprint=config.jump_sprint,
+        step=step,
+        autoencoder=autoencoder,
+        trained_on="nothing: random weights",
+    )
+    return folder
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, torch draws from `seed` and makes tensors on `device`; outside, nothing has changed."""
+    devices = [device] if device.type != "cpu" else []
+    with torch.random.fork_rng(devices=devices, device_type=device.type), device:
+        torch.manual_seed(seed)
+        yield
+
+
+def _without_zeros(network: Summaryformer) -> Summaryformer:
+    """Give the parameters that training starts at zero a small random value, so that every input shapes the output."""
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if not parameter.any():
+                fan_in = parameter.shape[-1] if parameter.ndim > 1 else 1
+                parameter.normal_(std=(0.5 if parameter.ndim > 1 else 0.02) / fan_in**0.5)
+    return network
+
+
+def _random_autoencoder(channels: int, latent_hw: tuple[int, int]) -> tuple[Autoencoder, LatentStats]:
+    model = Autoencoder(AutoencoderConfig(channels=channels, latent_hw=latent_hw))
+    with torch.no_grad():
+        for layer in (model.enc.out, model.dec.out):
+            layer.weight.normal_(std=0.3 / layer.in_features**0.5)
+        model.dec.linear.weight.normal_(std=channels**-0.5)
+    mean, spread = torch.randn(2, channels) * 0.1, 1.0 + 0.2 * torch.rand(2, channels)
+    return model, LatentStats(first_mean=mean[0], first_std=spread[0], rest_mean=mean[1], rest_std=spread[1])

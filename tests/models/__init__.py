@@ -1,0 +1,1 @@
+"""Numerical tests of the networks, their memory and their sampler, against float64 references."""
