@@ -114,9 +114,8 @@ async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
     finally:
         # Neither is awaited here: a cancellation of the caller that came meanwhile would be taken for theirs.
         timer.cancel()
-        if not task.done():
-            task.add_done_callback(_forget)
-            task.cancel()
+        task.add_done_callback(_forget)
+        task.cancel()
     if task.done():
         return task.result()
     await asyncio.wait({task})

@@ -137,6 +137,13 @@ class Settings(BaseSettings):
     h264_bitrate: int = Field(
         4_000_000, ge=10_000, le=1_000_000_000, description="Bits a second of the stream."
     )
+    stream_scale: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="Enlarge every pixel of the stream to a square of this side; 0 takes 2 for pictures under "
+        "240 rows, whose colours 4:2:0 would smear, and 1 for others.",
+    )
     h264_gop: int = Field(120, ge=1, le=10_000, description="Pictures from one key picture to the next.")
 
     # Network

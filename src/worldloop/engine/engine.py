@@ -149,13 +149,11 @@ class Engine:
         for future in handle.waiting.values():
             future.set_exception(error)
         handle.waiting.clear()
-        try:
-            handle.loop.finalize(state)
-            del state
-        except Exception:  # this session is over either way, and the others go on
-            logger.exception("session %d could not be finalized", handle.session)
-        if handle.on_close is not None:
-            handle.on_close()
+        for step in (lambda: handle.loop.finalize(state), handle.on_close or _nothing):
+            try:
+                step()
+            except Exception:  # this session is over either way, and the others go on
+                logger.exception("session %d did not end cleanly", handle.session)
 
     def close(self) -> None:
         """End every session and the thread; blocks until both are done. May be called twice."""
@@ -217,3 +215,7 @@ class Engine:
             with self._wake:
                 if not self._commands and not self._closed:
                     self._wake.wait()
+
+
+def _nothing() -> None:
+    pass

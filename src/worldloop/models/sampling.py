@@ -34,8 +34,8 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.name != "cosine":
             raise ValueError(f"noise_schedule={self.name!r} must be 'cosine'")
-        if not self.ratio > 0:
-            raise ValueError(f"shifted_cosine_ratio={self.ratio!r} must be above 0")
+        if not 0 < self.ratio < math.inf:
+            raise ValueError(f"shifted_cosine_ratio={self.ratio!r} must be a finite number above 0")
 
     def alpha_bar(self, timestep: float) -> float:
         """Share of signal variance at a timestep in [0, 999]."""
@@ -55,6 +55,8 @@ def timestep_grid(steps: int, shift: float) -> tuple[int, ...]:
     """The `steps` timesteps of a frame, high to low, first 999. Shift 3 with 3 steps gives 999, 878, 669."""
     if steps < 1:
         raise ValueError(f"steps={steps} must be at least 1")
+    if not 0 < shift < math.inf:
+        raise ValueError(f"timestep_shift={shift!r} must be a finite number above 0")
     grid = [TRAIN_STEPS - 1]
     for k in range(1, steps):
         moved = math.atan(shift * math.tan(_angle(1.0 - k / steps)))

@@ -178,7 +178,7 @@ class LatentWalks(LatentClips):
         return np.arange(len(self) if self._body.shape[1] >= steps else 0)
 
     def steps(self, episode: int) -> int:
-        return self._body[episode].shape[0]
+        return len(self._body[episode])
 
     def start(self, episode: int, step: int) -> NDArray[np.float32]:
         result: NDArray[np.float32] = self.still_codes[self._still[episode, step]]

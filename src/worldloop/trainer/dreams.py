@@ -97,7 +97,7 @@ class Dream:
         """An independent dream in the same state: the same key gives the same pictures, noise included."""
         shared = {id(part): part for part in (self._model, self._model.tables)}
         twin = copy.copy(self)
-        with torch.inference_mode():
+        with torch.no_grad():
             twin._state = copy.deepcopy(self._state, shared)
         twin.deviations = list(self.deviations)
         twin.spent = defaultdict(list)

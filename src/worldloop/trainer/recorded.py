@@ -131,7 +131,8 @@ class RecordedLatents(LatentClips):
         return int(self._lengths[episode])
 
     def start(self, episode: int, step: int) -> NDArray[np.float32]:
-        return self._still[episode][step].astype(np.float32)
+        result: NDArray[np.float32] = self._still[episode][step].astype(np.float32)
+        return result
 
     def body(self, episode: int, first: int, last: int) -> NDArray[np.float32]:
         return self._body[episode][first - 1 : last].astype(np.float32)

@@ -127,7 +127,9 @@ def write_report(report: Report, folder: Path, *, training: Path | None = None) 
     charts.sheet(report.curves).save(folder / "curves.png", optimize=True)
     strips = [(strip.label, strip.pictures) for strip in report.strips]
     if strips:
-        charts.contact(strips, [f"{n}" for n in report.strips[0].latents]).save(folder / "contact.png", optimize=True)
+        charts.contact(strips, [f"{n}" for n in report.strips[0].latents]).save(
+            folder / "contact.png", optimize=True
+        )
     if training is not None:
         charts.sheet(training_curves(training)).save(folder / "training.png", optimize=True)
 

@@ -75,7 +75,11 @@ def follow(world: Walkable, first: NDArray[np.uint8], directions: NDArray[np.int
 
 
 def wander(
-    world: Walkable, first: NDArray[np.uint8], latents: int, rng: np.random.Generator, habits: Habits | None = None
+    world: Walkable,
+    first: NDArray[np.uint8],
+    latents: int,
+    rng: np.random.Generator,
+    habits: Habits | None = None,
 ) -> Rollout:
     """Stroll, pause, push into what is in the way and retrace steps, as the players of the training data do."""
     walkers = Walkers(1, rng, habits)

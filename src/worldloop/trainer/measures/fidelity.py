@@ -22,7 +22,7 @@ def psnr(errors: list[float]) -> float | None:
     """Peak signal to noise ratio of the mean of squared errors, dB; None without one. 99 at most."""
     if not errors:
         return None
-    return float(min(99.0, 10 * np.log10(255.0**2 / max(np.mean(errors), 1e-12))))
+    return float(min(99.0, 10 * np.log10(255.0**2 / max(float(np.mean(errors)), 1e-12))))
 
 
 @torch.inference_mode()

@@ -7,6 +7,7 @@ Owns the numbers of one picture and how they drift by segment. Called by `evalua
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,7 +70,7 @@ def sharpness(pictures: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def segments(series: NDArray[np.float64], edges: list[int]) -> list[float]:
     """Means of a series by latent over the latents from one edge up to the next, over walks `[n, T + 1]`."""
-    return [float(series[:, first:last].mean()) for first, last in zip(edges[:-1], edges[1:], strict=True)]
+    return [float(series[:, first:last].mean()) for first, last in itertools.pairwise(edges)]
 
 
 def shift_of_kinds(kinds: NDArray[np.float64], reference: NDArray[np.float64]) -> float:

@@ -8,6 +8,7 @@ judgement of every latent and its counting. Called by `evaluate`.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -71,7 +72,9 @@ class Share:
 
 def judge(rollout: Rollout) -> Steps:
     """Expectation and observation of every latent of a walk."""
-    parts = [_judge(rollout, start, min(start + _CHUNK, len(rollout))) for start in range(0, len(rollout), _CHUNK)]
+    parts = [
+        _judge(rollout, start, min(start + _CHUNK, len(rollout))) for start in range(0, len(rollout), _CHUNK)
+    ]
     return Steps.join(parts)
 
 
@@ -117,7 +120,7 @@ def turns(steps: Steps) -> Share:
 
 def by_latent(steps: Steps, edges: list[int]) -> list[float | None]:
     """`keys_obeyed` between each pair of successive edges, the later one included."""
-    pairs = zip(edges[:-1], edges[1:], strict=True)
+    pairs = itertools.pairwise(edges)
     return [keys_obeyed(steps.between(first + 1, last)).value for first, last in pairs]
 
 
