@@ -145,7 +145,8 @@ def test_describe_has_the_published_fields(host: WorldHost) -> None:
     assert set(said["details"]) == {"tiny-3nr", "tiny-3r"}
     assert set(said["details"]["tiny-3r"]) == {
         "recipe", "steps", "cache_mode", "timesteps", "summary_tokens", "raw_window_frames", "summary_window_frames",
-        "sink_gap_max", "recency", "recency_source", "noise_schedule", "train_step", "file", "labels", "focus", "profile",
+        "sink_gap_max", "recency", "recency_source", "noise_schedule", "train_step", "file", "labels", "focus",
+        "profile",
     }  # fmt: skip
     assert said["details"]["tiny-3r"]["timesteps"] == said["nfe"]["timesteps"]
     assert said["details"]["tiny-3r"]["recipe"] == "3r"

@@ -23,6 +23,7 @@ app = typer.Typer(
     help="The open-source server for generative worlds.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -157,6 +158,28 @@ def evaluate(
             write_report(report, out)
         if check and not report.passed:
             raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    world: Annotated[
+        str, typer.Argument(help="A shipped world's name, or a path to checkpoints.")
+    ] = "meadow",
+    frames: Annotated[int, typer.Option(min=1, help="Latent frames to measure.")] = 50,
+    dtype: Annotated[str, typer.Option(help="Number format: auto, bf16 or fp32.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
+) -> None:
+    """Measure what one latent frame of a world costs on this machine: model only, no server."""
+    with _clear_errors():
+        from worldloop.host import WorldHost
+        from worldloop.loops.timing import report, time_frames
+
+        host = WorldHost.open(world, dtype=dtype, threads=threads)
+        try:
+            times = host.engine.call(lambda: time_frames(host.model, frames=frames))
+        finally:
+            host.close()
+        typer.echo(report(host.active_model_id or world, host.model, times))
 
 
 @app.command()

@@ -30,6 +30,7 @@ from worldloop.loops.world import (
     WorldRequest,
     WorldState,
     check_reprefill,
+    check_sphere,
 )
 from worldloop.models import device as devices
 from worldloop.models.registry import Registry, find_world, scan
@@ -226,6 +227,7 @@ class WorldHost:
         every = (self._options.reprefill_every or 0) if kept is None else kept
         try:
             self._timesteps(options)
+            check_sphere(options.sphere)
             check_reprefill(every, self._model.config.cache_mode)
             focus = self._focus(options.focus)
         except ValueError as error:
@@ -274,17 +276,17 @@ class WorldHost:
                 f"the start picture is for {frame.model_id!r}; {self._active!r} is served now"
             )
         every = options.reprefill_every
-        request = WorldRequest(
-            latent=frame.value,
-            seed=secrets.randbelow(2**32) if seed is None else seed,
-            nfe=options.nfe,
-            nfe_mode=options.nfe_mode,
-            sphere=options.sphere,
-            reprefill_every=(self._options.reprefill_every or 0) if every is None else every,
-            on_table_end=self._on_table_end,
-            focus=self._focus(options.focus),
-        )
         try:
+            request = WorldRequest(
+                latent=frame.value,
+                seed=secrets.randbelow(2**32) if seed is None else seed,
+                nfe=options.nfe,
+                nfe_mode=options.nfe_mode,
+                sphere=options.sphere,
+                reprefill_every=(self._options.reprefill_every or 0) if every is None else every,
+                on_table_end=self._on_table_end,
+                focus=self._focus(options.focus),
+            )
             game = LiveGame(self.engine.open(WorldLoop(self._model), request, on_close=on_close))
         except ValueError as error:
             raise InvalidInputError(str(error)) from error

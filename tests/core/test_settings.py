@@ -27,7 +27,7 @@ def toml(tmp_path: Path, text: str) -> Path:
 
 def test_the_published_defaults() -> None:
     settings = Settings.load()
-    assert (settings.stream_fps, settings.fps_embedding, settings.encode_fps) == (35, 12, 12)
+    assert (settings.stream_fps, settings.fps_embedding) == (35, 12)
     assert (settings.h264_encoder, settings.h264_bitrate, settings.h264_gop) == ("libx264", 4_000_000, 120)
     assert (settings.frames_low_watermark, settings.session_limit_s, settings.rope_table_len) == (
         2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -128,6 +129,6 @@ def worst(ours: Sequence[Tensor], theirs: Sequence[np.ndarray]) -> float:
     return max(float(np.abs(a.double().numpy() - b).max()) for a, b in zip(ours, theirs, strict=True))
 
 
-def with_changes(config: SummaryformerConfig, **changes: int) -> MemoryFactory:
+def with_changes(config: SummaryformerConfig, **changes: Any) -> MemoryFactory:
     """Memories whose geometry is not the model's."""
     return lambda _, tables, recency: plain_memory(replace(config, **changes), tables, recency)

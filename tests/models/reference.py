@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 Weights = Mapping[str, Array]
 
 
@@ -64,24 +65,24 @@ def turn(x: Array, angle: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    return np.asarray(x / (1 + np.exp(-x)))
 
 
 def layer_norm(x: Array) -> Array:
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5)
+    return np.asarray(centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5))
 
 
 def softmax(x: Array) -> Array:
     grown = np.exp(x - x.max(-1, keepdims=True))
-    return grown / grown.sum(-1, keepdims=True)
+    return np.asarray(grown / grown.sum(-1, keepdims=True))
 
 
 def recency_bias(law: tuple[int, int, float, float], age: int) -> float:
     """0 to `flat_until`, minus beta from `decay_end`, smoothstep to the power gamma between them."""
     flat, end, beta, gamma = law
     part = float(np.clip((age - flat) / (end - flat), 0, 1))
-    return -beta * (3 * part**2 - 2 * part**3) ** gamma
+    return float(-beta * (3 * part**2 - 2 * part**3) ** gamma)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Stream:
             value, gate = np.split(h @ w[part + "visual_feed_forward.proj.weight"].T, 2, axis=-1)
             x = x + (1 + gate_f) * ((silu(gate) * value) @ w[part + "visual_feed_forward.out.weight"].T)
         h = layer_norm(x[: g.raw_tokens]) * (1 + head[1]) + head[0]
-        return h @ w["head.out.weight"].T + w["head.out.bias"]
+        return np.asarray(h @ w["head.out.weight"].T + w["head.out.bias"])
 
     def commit(self) -> None:
         """The latest pass is the frame's record; the next frame begins and the start picture follows if it must."""
@@ -152,18 +153,26 @@ class Stream:
             bias.append(np.full(len(place), 0.0 if plain else recency_bias(g.recency or (0, 1, 1, 1), age)))
         logits = turn(q, own) @ np.concatenate(keys, 1).swapaxes(1, 2) / math.sqrt(g.head_dim)
         out = softmax(logits + np.concatenate(bias)) @ np.concatenate(values, 1)
-        return out.swapaxes(0, 1).reshape(len(h), -1) @ w[part + "visual_out.weight"].T
+        return np.asarray(out.swapaxes(0, 1).reshape(len(h), -1) @ w[part + "visual_out.weight"].T)
 
 
 def number_embedding(w: Weights, name: str, value: float, period: float) -> Array:
     """64 cosines and 64 sines of wavelengths 2 pi to 2 pi * period, then two linear layers."""
     waves = value * period ** -(np.arange(64) / 64)
-    hidden = silu(w[f"{name}.hidden.weight"] @ np.concatenate((np.cos(waves), np.sin(waves))) + w[f"{name}.hidden.bias"])
+    hidden = silu(
+        w[f"{name}.hidden.weight"] @ np.concatenate((np.cos(waves), np.sin(waves))) + w[f"{name}.hidden.bias"]
+    )
     return w[f"{name}.out.weight"] @ hidden + w[f"{name}.out.bias"]
 
 
 def condition(
-    w: Weights, grid: tuple[int, int], timestep: float, action: Sequence[float] | None, fps: float, *, start: bool
+    w: Weights,
+    grid: tuple[int, int],
+    timestep: float,
+    action: Sequence[float] | None,
+    fps: float,
+    *,
+    start: bool,
 ) -> list[Array]:
     """FiLM numbers of every block and, last, of the head: flat vectors."""
     aspect = "aspect_ratio_proj_z0" if start else "aspect_ratio_proj"
@@ -173,10 +182,14 @@ def condition(
         hidden = silu(w["action_proj.0.weight"] @ np.array(action) + w["action_proj.0.bias"])
         cond = cond + w["action_proj.2.weight"] @ hidden + w["action_proj.2.bias"]
     count = sum(key.startswith("timestep_to_film.") and key.endswith(".bias") for key in w)
-    outs = [w[f"timestep_to_film.{i}.weight"] @ silu(cond) + w[f"timestep_to_film.{i}.bias"] for i in range(count)]
+    outs = [
+        w[f"timestep_to_film.{i}.weight"] @ silu(cond) + w[f"timestep_to_film.{i}.bias"] for i in range(count)
+    ]
     if fps > 0:
         rate = silu(number_embedding(w, "fps_embedder_mlp", fps, 1_000.0))
-        told = [w[f"fps_embedder_outs.{i}.weight"] @ rate + w[f"fps_embedder_outs.{i}.bias"] for i in range(count)]
+        told = [
+            w[f"fps_embedder_outs.{i}.weight"] @ rate + w[f"fps_embedder_outs.{i}.bias"] for i in range(count)
+        ]
         outs = [a + b for a, b in zip(outs, told, strict=True)]
     return outs
 

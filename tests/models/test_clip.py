@@ -10,9 +10,10 @@ from torch import Tensor
 
 from worldloop.core.types import NO_ACTION
 from worldloop.models.clip import ClipGeometry, clip_block, clip_v
-from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
+from worldloop.models.memory import Memory
+from worldloop.models.summaryformer import Block, Summaryformer, SummaryformerConfig
 
-from .driving import ODD, TINY, Step, random_model, stream
+from .driving import ODD, TINY, MemoryFactory, Step, random_model, stream
 
 BOUND = {torch.float32: 5e-5, torch.float64: 2e-5}
 """Orders of summation differ in the trunk's dtype; queries and keys are turned in float32 either way. v is near 1."""
@@ -56,6 +57,10 @@ def until_the_first_chase(config: SummaryformerConfig) -> int:
     return config.summary_window_frames + config.sink_gap_max
 
 
+def in_dtype(dtype: torch.dtype) -> MemoryFactory:
+    return lambda config, tables, recency: Memory(config.memory, tables, recency=recency, dtype=dtype)
+
+
 def difference(
     model: Summaryformer, gaps: tuple[int, int], *, told: tuple[int, int] | None = None, frames: int = 0,
     focus: Tensor | None = None,
@@ -71,14 +76,16 @@ def difference(
     assert whole.dtype == torch.float32
     result = 0.0
     for index, gap in enumerate(gaps):
-        streamed = torch.stack(stream(model, clip.steps(model, index, focus), first_id=gap)[1::2])
+        steps = clip.steps(model, index, focus)
+        streamed = torch.stack(stream(model, steps, first_id=gap, make=in_dtype(model.dtype))[1::2])
         result = max(result, float((whole[index, 1:] - streamed).abs().max()))
     return result
 
 
 @pytest.fixture(scope="module", params=[TINY, ODD], ids=["tiny", "odd"])
 def config(request: pytest.FixtureRequest) -> SummaryformerConfig:
-    return request.param
+    config: SummaryformerConfig = request.param
+    return config
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
@@ -121,7 +128,9 @@ def test_control_shifted_ages_are_found(config: SummaryformerConfig, monkeypatch
     import worldloop.models.clip as module
 
     ages = module._summary_ages
-    monkeypatch.setattr(module, "_summary_ages", lambda c, frames: range(ages(c, frames).start + 1, frames - 1))
+    monkeypatch.setattr(
+        module, "_summary_ages", lambda c, frames: range(ages(c, frames).start + 1, frames - 1)
+    )
 
     assert difference(random_model(config), (1, 1)) > RED
 
@@ -133,9 +142,9 @@ def test_another_block_function_is_used() -> None:
     geometry, gaps = ClipGeometry(TINY, 4), torch.tensor([1, 2])
     layers: list[torch.nn.Module] = []
 
-    def noting(block, *args):
+    def noting(block: Block, config: SummaryformerConfig, *tensors: Tensor) -> Tensor:
         layers.append(block)
-        return clip_block(block, *args)
+        return clip_block(block, config, *tensors)
 
     plain, noted = (
         clip_v(

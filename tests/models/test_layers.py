@@ -46,7 +46,9 @@ def test_swiglu_gates_with_its_second_half() -> None:
     expected = (silu(gate) * value) @ layer.out.weight.numpy().T
 
     assert np.abs(layer(x).numpy() - expected).max() < 1e-12
-    assert np.abs(layer(x).numpy() - (silu(value) * gate) @ layer.out.weight.numpy().T).max() > 1e-3  # control
+    assert (
+        np.abs(layer(x).numpy() - (silu(value) * gate) @ layer.out.weight.numpy().T).max() > 1e-3
+    )  # control
 
 
 @torch.inference_mode()
@@ -59,7 +61,9 @@ def test_number_embedding_equals_the_reference() -> None:
 
     assert set(weights) == {"n.hidden.weight", "n.hidden.bias", "n.out.weight", "n.out.bias"}
     assert np.abs(found - [number_embedding(weights, "n", v, 10_000.0) for v in values]).max() < 1e-4
-    assert np.abs(found - [number_embedding(weights, "n", v, 1_000.0) for v in values]).max() > 1e-3  # control
+    assert (
+        np.abs(found - [number_embedding(weights, "n", v, 1_000.0) for v in values]).max() > 1e-3
+    )  # control
 
 
 @torch.inference_mode()

@@ -1,4 +1,4 @@
-"""The buffer alone: its size, what is in it, how far apart things get, and the start picture's keys after 10,000 moves."""
+"""The buffer alone: its size, what is in it, how far apart things get, and keys that were moved 10,000 times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ BFLOAT16_DRIFT = 2.0**-7
 """Largest drift of a key of 64 normals, relative to its largest number: two roundings of bfloat16's 8 bits."""
 
 
-def memory(config: MemoryConfig = SMALL, dtype: torch.dtype = torch.float32, kind: type[Memory] = Memory) -> Memory:
+def memory(
+    config: MemoryConfig = SMALL, dtype: torch.dtype = torch.float32, kind: type[Memory] = Memory
+) -> Memory:
     rope = RopeConfig(
         head_dim=config.head_dim, grid=(1, config.raw_tokens), summary_tokens=config.summary_tokens,
         table_len=FRAMES + 64,

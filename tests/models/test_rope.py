@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from worldloop.models.rope import RopeConfig, RopeTables, rotate
+from worldloop.models.summaryformer import SummaryformerConfig
 
 from .driving import ODD, TINY, geometry
 from .reference import angles, turn
@@ -24,7 +25,7 @@ def published(**changes: int) -> RopeConfig:
 
 @pytest.mark.parametrize("config", [TINY, ODD], ids=["tiny", "odd"])
 @pytest.mark.parametrize("frame", [0, 1, 17, 1023, 4095])
-def test_tables_equal_the_reference(config, frame: int) -> None:
+def test_tables_equal_the_reference(config: SummaryformerConfig, frame: int) -> None:
     cos, sin = RopeTables(config.rope).record(frame)
 
     expected = angles(geometry(config), frame)
@@ -55,11 +56,15 @@ def test_the_published_idle_planes_turn_048_and_022() -> None:
     turns = 1024 * published().time_frequencies[-2:]
 
     assert [round(t, 2) for t in turns.tolist()] == [0.48, 0.22]
-    assert turns.tolist() == pytest.approx([1024 / 10_000 ** (10 / 12), 1024 / 10_000 ** (11 / 12)], rel=1e-12)
+    assert turns.tolist() == pytest.approx(
+        [1024 / 10_000 ** (10 / 12), 1024 / 10_000 ** (11 / 12)], rel=1e-12
+    )
 
 
 def test_planes_that_are_not_idle_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"two slowest of 6 time planes at base 10000 turn 2\.21 and 0\.48 rad") as error:
+    with pytest.raises(
+        ValueError, match=r"two slowest of 6 time planes at base 10000 turn 2\.21 and 0\.48 rad"
+    ) as error:
         published(head_dim=32)
 
     assert "1024 frames" in str(error.value)
@@ -112,7 +117,8 @@ def test_only_distances_count() -> None:
     tables = RopeTables(TINY.rope)
 
     near, far, other = (
-        rotate(q, *tables.record(a)) @ rotate(k, *tables.record(b)).T for a, b in ((9, 4), (3009, 3004), (9, 5))
+        rotate(q, *tables.record(a)) @ rotate(k, *tables.record(b)).T
+        for a, b in ((9, 4), (3009, 3004), (9, 5))
     )
 
     assert (near - far).abs().max() < 1e-5

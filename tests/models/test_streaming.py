@@ -14,7 +14,17 @@ from worldloop.models.rope import RopeTables
 from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
 
 from .driving import (
-    ODD, TINY, MemoryFactory, Step, dense, plain_memory, random_model, script, stream, with_changes, worst,
+    ODD,
+    TINY,
+    MemoryFactory,
+    Step,
+    dense,
+    plain_memory,
+    random_model,
+    script,
+    stream,
+    with_changes,
+    worst,
 )  # fmt: skip
 
 BOUND = 2e-5
@@ -137,7 +147,9 @@ def summaries_without_level(tables: RopeTables) -> None:
 
 def columns_before_rows(tables: RopeTables) -> None:
     for table in (tables._fixed_cos, tables._fixed_sin):
-        level, row, column = table.split((2, tables.config.spatial_planes, tables.config.spatial_planes), dim=1)
+        level, row, column = table.split(
+            (2, tables.config.spatial_planes, tables.config.spatial_planes), dim=1
+        )
         table.copy_(torch.cat((level, column, row), dim=1))
 
 
@@ -147,7 +159,9 @@ def time_too_fast(tables: RopeTables) -> None:
 
 @pytest.mark.parametrize("change", [summaries_without_level, columns_before_rows, time_too_fast])
 @torch.inference_mode()
-def test_control_faulty_positions_are_found(tiny: Summaryformer, change: Callable[[RopeTables], None]) -> None:
+def test_control_faulty_positions_are_found(
+    tiny: Summaryformer, change: Callable[[RopeTables], None]
+) -> None:
     steps = script(tiny, 8, "recache")
 
     assert worst(stream(tiny, steps, change=change), dense(tiny, steps)) > RED
@@ -156,7 +170,9 @@ def test_control_faulty_positions_are_found(tiny: Summaryformer, change: Callabl
 @torch.inference_mode()
 def test_control_the_record_that_stays_matters(tiny: Summaryformer) -> None:
     clean = script(tiny, 8, "recache")
-    noisy = [replace(s, last=s.last if i == 0 else i % 3 == 2) for i, s in enumerate(clean) if i == 0 or i % 3]
+    noisy = [
+        replace(s, last=s.last if i == 0 else i % 3 == 2) for i, s in enumerate(clean) if i == 0 or i % 3
+    ]
 
     ours = stream(tiny, clean)
 
@@ -188,7 +204,9 @@ def test_order_of_rows_does_not_matter(tiny: Summaryformer) -> None:
     assert worst(ours, dense(tiny, steps, recency=RECENCY)) < BOUND
 
 
-def last_with_other(model: Summaryformer, age: int, make: MemoryFactory = plain_memory) -> tuple[bytes, bytes]:
+def last_with_other(
+    model: Summaryformer, age: int, make: MemoryFactory = plain_memory
+) -> tuple[bytes, bytes]:
     """Bytes of the last pass, as it is and with another latent `age` frames earlier."""
     steps = script(model, 16, "recache")
     commits = [i for i, step in enumerate(steps) if step.last]

@@ -31,6 +31,16 @@ async def test_hello_then_a_key_unit_that_decodes(site) -> None:
     assert abs(int(pictures[0][24, 32, 0]) - 16) <= 4
 
 
+async def test_small_pictures_are_streamed_at_twice_their_size(site) -> None:
+    async with site(stream_scale=0) as s:
+        socket = await s.playing("ann")
+        await socket.unit()
+    decoder = H264Decoder()
+    pictures = [picture for unit in socket.units for picture in decoder.decode(unit[1:])]
+    assert (socket.texts[0]["width"], socket.texts[0]["height"]) == (128, 96)
+    assert pictures[0].shape == (96, 128, 3)
+
+
 async def test_keys_reach_the_host_and_are_acknowledged(site) -> None:
     async with site() as s:
         socket = await s.playing("ann")

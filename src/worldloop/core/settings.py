@@ -79,8 +79,10 @@ class Settings(BaseSettings):
         le=1_000_000,
         description="Rows of the position table: the longest game, in latent frames.",
     )
-    on_table_end: Literal["stop", "reprefill"] = Field(
-        "stop", description="At the end of the position table: end the game, or rebuild the memory and go on."
+    on_table_end: Literal["reprefill", "stop"] = Field(
+        "reprefill",
+        description="At the end of the position table: rebuild the memory and go on, or end the game. A checkpoint "
+        "without a clean pass (`nr`) always ends it.",
     )
     serve_window_frames: int | None = Field(
         None, ge=1, le=128, description="Memory window in frames; none is each checkpoint's own."
@@ -124,7 +126,6 @@ class Settings(BaseSettings):
     fps_embedding: Fps | None = Field(
         12.0, description="Frame rate that the model is told; none sends no action and no rate."
     )
-    encode_fps: Fps = Field(12.0, description="Frame rate of the model's training footage.")
     frames_low_watermark: int = Field(
         2,
         ge=0,

@@ -74,6 +74,7 @@ class Emit:
         input_ids: ids of the inputs that shaped it.
         index: latent frame number; 0 is the start picture.
         final: False for a preview that a later chunk replaces.
+        device_s: seconds of the device thread by op since the session's chunk before; the engine fills it in.
     """
 
     frames: Frames
@@ -81,6 +82,7 @@ class Emit:
     input_ids: tuple[int, ...]
     index: int
     final: bool = True
+    device_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,9 +13,11 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from worldloop.core.errors import EngineError, SessionEndedError
@@ -40,6 +42,7 @@ class Handle(Generic[StateT]):
         self.loop = loop
         self.state: StateT | None = state
         self.last_tick = -1
+        self.device_s: dict[str, float] = {}
         self.waiting: dict[int, Future[Emit]] = {}
         self.ended: str | None = None
         self.on_close: Callable[[], None] | None = None
@@ -71,9 +74,11 @@ class Engine:
 
     Args:
         threaded: run ticks on an own thread until `close`; False lets the caller tick (tests, tools).
+        timer: seconds that never run backwards, to tell how long each op took.
     """
 
-    def __init__(self, *, threaded: bool = True) -> None:
+    def __init__(self, *, threaded: bool = True, timer: Callable[[], float] = time.perf_counter) -> None:
+        self._timer = timer
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = threading.Condition()
         self._sessions: dict[int, Handle[Any]] = {}
@@ -188,7 +193,9 @@ class Engine:
         handle.last_tick = self._ticks
         self._ticks += 1
         try:
+            began = self._timer()
             result = handle.loop.ops[plan.op](plan)
+            handle.device_s[plan.op] = handle.device_s.get(plan.op, 0.0) + self._timer() - began
             handle.state = handle.loop.advance(handle.state, result)
         except Exception as error:  # noqa: BLE001 -- one session's failure is not another's
             self._fail(handle, error, plan.label)
@@ -206,7 +213,8 @@ class Engine:
             for input_id in emit.input_ids:
                 future = handle.waiting.pop(input_id, None)
                 if future is not None:
-                    future.set_result(emit)
+                    future.set_result(replace(emit, device_s=handle.device_s))
+                    handle.device_s = {}
 
     def _work(self) -> None:
         while not self._closed:

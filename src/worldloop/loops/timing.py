@@ -24,10 +24,13 @@ from worldloop.core.types import Controls
 from worldloop.engine.contract import Plan
 from worldloop.loops.model import WorldModel
 from worldloop.loops.world import WorldLoop, WorldRequest, WorldState
+from worldloop.models.autoencoder import GROUP
 from worldloop.models.device import synchronize
 from worldloop.models.summaryformer import ISLANDS
 
 OPS = ("denoise", "decode", "write_memory")
+STREAM_FPS = 35
+"""Pictures a second of the published stream, which the real-time factor counts against."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +135,38 @@ def time_frames(
         loop.offer(state, Controls(pressed=frozenset({"w"})))
         seconds.append(_frame(loop, state, clock))
     return FrameTimes(seconds=tuple(seconds[warmup:]), encode_s=encode_s, keys=state.memory.end)
+
+
+def report(name: str, model: WorldModel, times: FrameTimes) -> str:
+    """The times of a world as a table of text, one row a part."""
+    work = FrameWork.of(model, times.keys)
+    total = times.median_ms()
+    play_ms = 1000 * GROUP / STREAM_FPS
+    rows = [
+        (f"model passes ({work.passes})", f"{times.median_ms('denoise', 'write_memory'):.2f} ms"),
+        ("decode", f"{times.median_ms('decode'):.2f} ms"),
+        ("one latent frame", f"{total:.2f} ms"),
+        ("start picture", f"{1000 * times.encode_s:.2f} ms"),
+        (
+            "operations",
+            f"{(work.pass_operations + work.decode_operations) / 1e9:.3f} G multiply-adds a latent frame",
+        ),
+        (
+            "real-time factor",
+            f"{play_ms / total:.2f} (4 pictures last {play_ms:.1f} ms at {STREAM_FPS} a second)",
+        ),
+    ]
+    height, width = model.picture_hw
+    head = f"{name}: {width} x {height}, {str(model.dtype).removeprefix('torch.')}, {_place(model)}"
+    note = (
+        f"median of {len(times.seconds)} frames of a full memory ({times.keys} rows); no server, no encoder"
+    )
+    return "\n".join([head, *(f"  {label:<18} {value}" for label, value in rows), f"  ({note})"])
+
+
+def _place(model: WorldModel) -> str:
+    threads = torch.get_num_threads()
+    return f"{threads} threads" if model.device.type == "cpu" else str(model.device)
 
 
 def _frame(loop: WorldLoop, state: WorldState, clock: Callable[[], float]) -> dict[str, float]:

@@ -140,8 +140,7 @@ class WorldLoop:
         check_seed(request.seed)
         if tuple(request.latent.shape) != (1, *model.latent_shape):
             raise ValueError(f"latent is {tuple(request.latent.shape)}; {(1, *model.latent_shape)} is needed")
-        if request.sphere not in SPHERE_MODES:
-            raise ValueError(f"sphere={request.sphere!r} must be one of {SPHERE_MODES}")
+        check_sphere(request.sphere)
         check_reprefill(request.reprefill_every, config.cache_mode)
         if request.focus is not None and not config.model.focus_region:
             raise ValueError(
@@ -340,6 +339,12 @@ class WorldLoop:
         actions = torch.tensor([action], device=self.model.device).expand(len(times), -1)
         fps = times.new_full((len(times),), controls.fps or 0.0)
         return self.model.network.condition(times, actions, fps, start=start)
+
+
+def check_sphere(mode: str) -> None:
+    """ValueError unless `mode` is one of `SPHERE_MODES`."""
+    if mode not in SPHERE_MODES:
+        raise ValueError(f"sphere={mode!r} must be one of {SPHERE_MODES}")
 
 
 def check_reprefill(every: int, cache_mode: str) -> None:

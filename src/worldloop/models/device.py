@@ -9,6 +9,8 @@ import os
 
 import torch
 
+from worldloop.core.errors import InvalidInputError
+
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
@@ -23,12 +25,12 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """`auto` is bfloat16 where the device multiplies it natively, else float32.
 
     Raises:
-        ValueError: an unknown name.
+        InvalidInputError: an unknown name.
     """
     if name == "auto":
         return torch.bfloat16 if device.type != "cpu" or cpu_has_bf16() else torch.float32
     if name not in DTYPES:
-        raise ValueError(f"dtype={name!r} must be auto, {' or '.join(DTYPES)}")
+        raise InvalidInputError(f"dtype={name!r} must be auto, {' or '.join(DTYPES)}")
     return DTYPES[name]
 
 

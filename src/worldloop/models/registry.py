@@ -155,7 +155,9 @@ def find_world(name: str) -> Path:
     if path.is_dir():
         return path
     have = sorted(p.name for p in WORLDS.iterdir() if p.is_dir()) if WORLDS.is_dir() else []
-    raise InvalidInputError(f"no world {name!r}: give one of {have}, or the path of a folder with checkpoints")
+    raise InvalidInputError(
+        f"no world {name!r}: give one of {have}, or the path of a folder with checkpoints"
+    )
 
 
 def scan(
@@ -215,11 +217,12 @@ def read_entry(path: Path, *, rope_table_len: int = 4096, window: int | None = N
 def _agree(entries: dict[str, Entry]) -> None:
     first = next(iter(entries.values()))
     for entry in entries.values():
-        odd = [key for key in ARCHITECTURE if entry.config.saved[key] != first.config.saved[key]]
+        ours, theirs = entry.config.model, first.config.model
+        odd = [key for key in ARCHITECTURE if getattr(ours, key) != getattr(theirs, key)]
         if odd:
             key = odd[0]
             raise CheckpointError(
                 entry.path.name,
-                f"{key}={entry.config.saved[key]} but {first.path.name} has {first.config.saved[key]}; all checkpoints "
+                f"{key}={getattr(ours, key)} but {first.path.name} has {getattr(theirs, key)}; all checkpoints "
                 f"of a folder share {', '.join(ARCHITECTURE)}",
             )

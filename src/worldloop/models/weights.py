@@ -115,37 +115,39 @@ def parse_config(
     for key in ("focus_region", "jump_sprint", "grid_embedding"):
         if not isinstance(full[key], bool):
             raise ValueError(f"{key}={full[key]!r} must be true or false")
-    shift = float(full["timestep_shift"])
+    shift = _number(full, "timestep_shift")
     rebuilt = timestep_grid(len(timesteps), shift)
     if rebuilt != timesteps:
         raise ValueError(f"timesteps={list(timesteps)} but timestep_shift={shift:g} gives {list(rebuilt)}")
     model = SummaryformerConfig(
         **{
-            key: _integer(full, key)
-            for key in ("dim", "ffn_dim", "num_heads", "num_layers", "latent_channels", "cond_dim")
+            key: _integer(full, key, least=1)
+            for key in ("dim", "ffn_dim", "num_heads", "num_layers", "latent_channels")
         },
         **{
             key: _integer(full, key)
-            for key in ("summary_tokens", "raw_window_frames", "summary_window_frames")
+            for key in ("summary_tokens", "raw_window_frames", "summary_window_frames", "cond_dim")
         },
         sink_gap_max=_integer(full, "sink_gap_max"),
-        latent_hw=(int(full["latent_hw"][0]), int(full["latent_hw"][1])),
+        latent_hw=_grid(full["latent_hw"]),
         focus_region=full["focus_region"],
         grid_embedding=full["grid_embedding"],
-        rope_spatial_base=float(full["rope_spatial_base"]),
+        rope_spatial_base=_number(full, "rope_spatial_base"),
         rope_table_len=rope_table_len,
     )
+    if full["autoencoder"] is not None and not isinstance(full["autoencoder"], Mapping):
+        raise ValueError(f"autoencoder={full['autoencoder']!r} must be null or hold file and sha256")
     _ = model.memory, model.rope  # both refuse a geometry that cannot work
     return CheckpointConfig(
         model=model,
         timesteps=timesteps,
         timestep_shift=shift,
-        schedule=Schedule(name=str(full["noise_schedule"]), ratio=float(full["shifted_cosine_ratio"])),
+        schedule=Schedule(name=str(full["noise_schedule"]), ratio=_number(full, "shifted_cosine_ratio")),
         cache_mode=full["cache_mode"],
         recency=parse_recency(full["recency"], model.summary_window_frames),
         profile=str(full["profile"]),
         jump_sprint=full["jump_sprint"],
-        encode_fps=_integer(full, "encode_fps"),
+        encode_fps=_integer(full, "encode_fps", least=1),
         step=step,
         saved=full,
     )
@@ -268,6 +270,11 @@ def load_autoencoder(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Au
     absent = [f"stats.{name}" for name in names if f"stats.{name}" not in tensors]
     if absent:
         raise CheckpointError(path.name, f"lacks {absent[0]!r}")
+    shape = (model.config.channels,)
+    for name in names:
+        found = tuple(tensors[f"stats.{name}"].shape)
+        if found != shape:
+            raise CheckpointError(path.name, f"'stats.{name}' is {found}, {shape} is needed")
     stats = LatentStats(**{name: tensors.pop(f"stats.{name}").float() for name in names})
     own = model.state_dict()
     odd = sorted(set(own) ^ set(tensors))
@@ -284,17 +291,33 @@ def file_hash(path: Path) -> str:
 
 
 def _timesteps(value: Any) -> tuple[int, ...]:
-    steps = tuple(int(t) for t in value)
-    if not steps or any(a <= b for a, b in itertools.pairwise(steps)):
-        raise ValueError(f"timesteps={list(steps)} must be a non-empty list, high to low")
-    return steps
+    whole = isinstance(value, list | tuple) and all(type(t) is int for t in value)
+    if not whole or not value or any(a <= b for a, b in itertools.pairwise(value)):
+        raise ValueError(f"timesteps={value!r} must be a non-empty list of integers, high to low")
+    return tuple(value)
 
 
-def _integer(config: Mapping[str, Any], key: str) -> int:
+def _integer(config: Mapping[str, Any], key: str, *, least: int = 0) -> int:
     value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{key}={value!r} must be an integer")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{key}={value!r} must be an integer, at least {least}")
     return value
+
+
+def _number(config: Mapping[str, Any], key: str) -> float:
+    value = config[key]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key}={value!r} must be a number")
+    return float(value)
+
+
+def _grid(value: Any) -> tuple[int, int]:
+    whole = (
+        isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n > 0 for n in value)
+    )
+    if not whole:
+        raise ValueError(f"latent_hw={value!r} must be two integers above 0, rows and columns")
+    return value[0], value[1]
 
 
 def _plain_key(key: str) -> str:

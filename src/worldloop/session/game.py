@@ -184,8 +184,15 @@ class GameSession:
             except SessionEndedError as error:
                 return await self._let_drain(over("over", str(error) or "the game is over"))
             self._observer.stage("generate", self._clock.monotonic() - began)
+            self._observe_device(emit)
             made_with, self._making = self._making, None
             self._enqueue(emit, made_with)
+
+    def _observe_device(self, emit: Emit) -> None:
+        spent = dict(emit.device_s)
+        if "decode" in spent:
+            self._observer.stage("decode", spent.pop("decode"))
+            self._observer.stage("model", sum(spent.values()))
 
     def _enqueue(self, emit: Emit, made_with: _Heard) -> None:
         # The start picture is the player's own: no keys shaped it.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-Stage = Literal["generate", "encode", "send"]
+Stage = Literal["generate", "model", "decode", "encode", "send"]
 
 
 class Observer(Protocol):
@@ -24,7 +24,8 @@ class Observer(Protocol):
     def picture_sent(self) -> None: ...
 
     def stage(self, name: Stage, seconds: float) -> None:
-        """One latent frame (`generate`) or one picture (`encode`, `send`) took this long."""
+        """One latent frame (`generate`, of which `model` and `decode` on the device) or one picture (`encode`, `send`)
+        took this long."""
         ...
 
     def key_to_picture(self, seconds: float) -> None:

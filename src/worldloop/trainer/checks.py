@@ -138,17 +138,18 @@ def latency(model: WorldModel, sizes: Sizes, report: Report, tick: Callable[[str
             for frame in group:
                 encoder.encode(frame)
             coded.append(time.perf_counter() - begin)
-    passes = f"{len(model.config.timesteps)} passes and the write"
-    times = {
-        "time of a latent": (step, f"{passes} and decode, memory full"),
-        "of it the model": (step - decode, passes),
-        "of it decode": (decode, ""),
-        "H.264 of a latent": (median(coded), "4 pictures"),
-        "encode of a start picture": (median(first), ""),
-    }
+    write = " and the write" if model.config.cache_mode == "recache" else ""
+    passes = f"passes: {len(model.config.timesteps)}{write}"
+    times = (
+        ("time of a latent", step, sizes.timed, f"{passes}, and decode; memory full"),
+        ("of it the model", step - decode, sizes.timed, passes),
+        ("of it decode", decode, sizes.timed, ""),
+        ("H.264 of a latent", median(coded), len(coded), f"{len(frames[0])} pictures"),
+        ("encode of a start picture", median(first), len(first), ""),
+    )
     report.rows += [
-        Row(name=name, value=1000 * seconds, unit="ms", count=sizes.timed, note=note)
-        for name, (seconds, note) in times.items()
+        Row(name=name, value=1000 * seconds, unit="ms", count=count, note=note)
+        for name, seconds, count, note in times
     ]
     rate = frames[0].shape[0] / RATE
     note = f"a latent lasts {1000 * rate:.0f} ms at {RATE:g} pictures a second; no H.264, no socket"

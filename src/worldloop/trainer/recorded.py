@@ -9,7 +9,7 @@ Owns reading. Does not own the files (`card`, `table`, `shards`) or how clips ar
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,8 @@ from worldloop.trainer.datasets import LatentClips
 from worldloop.trainer.shards import read_frames
 from worldloop.trainer.table import TABLE, read_table
 
+CLIP = 2 * GROUP + 1
+"""Frames of a clip that the autoencoder is trained on: one, then two groups."""
 POOL_BYTES = 2**30
 """Memory of the sample that the autoencoder is trained on, at most."""
 POOL_CLIPS = 4096
@@ -149,10 +151,13 @@ class RecordedSource:
         walks: the recording.
         episodes: which of them.
         seed: draws the sample of clips that the autoencoder sees.
+        most_clips: of that sample.
     """
 
-    def __init__(self, walks: RecordedWalks, episodes: Sequence[int], *, seed: int) -> None:
-        self._walks, self._episodes, self._seed = walks, episodes, seed
+    def __init__(
+        self, walks: RecordedWalks, episodes: Sequence[int], *, seed: int, most_clips: int = POOL_CLIPS
+    ) -> None:
+        self._walks, self._episodes, self._seed, self._most_clips = walks, episodes, seed, most_clips
         self._sample: Tensor | None = None
 
     def initial_autoencoder(self, config: AutoencoderConfig) -> Autoencoder:
@@ -179,7 +184,7 @@ class RecordedSource:
         """Statistics of the sample's latents: one pair for both kinds, so that equal pictures have equal codes."""
         chunks = [autoencoder.encode(clips)[:, 1:].flatten(0, 2) for clips in self._pool().split(CHUNK_STEPS)]
         codes = torch.cat(chunks).double()
-        mean, std = codes.mean(0), codes.std(0, correction=0)
+        mean, std = codes.mean(0), codes.std(0, correction=0).clamp_min(1e-6)
         return LatentStats(
             first_mean=mean.float(), first_std=std.float(), rest_mean=mean.float(), rest_std=std.float()
         )
@@ -197,14 +202,21 @@ class RecordedSource:
             if not places:
                 raise InvalidInputError("no episode of the recording has the 2 steps that training needs")
             height, width = self._walks.card.picture
-            size = min(len(places), POOL_CLIPS, max(1, POOL_BYTES // (9 * height * width * 3)))
+            size = min(len(places), self._most_clips, max(1, POOL_BYTES // (CLIP * height * width * 3)))
             chosen = np.sort(np.random.default_rng(self._seed).permutation(len(places))[:size])
-            clips = [self._clip(*places[place]) for place in chosen]
-            self._sample = torch.from_numpy(np.stack(clips))
+            sample = np.empty((size, CLIP, height, width, 3), np.uint8)
+            for episode, group in groupby(
+                enumerate(places[place] for place in chosen), key=lambda item: item[1][0]
+            ):
+                rows, steps = zip(*((row, step) for row, (_, step) in group), strict=True)
+                # One read an episode: opening and seeking for each clip would decode most frames many times.
+                frames = self._walks.frames(episode, steps[0] - 1, steps[-1] + 1)
+                end = len(frames) - GROUP * (steps[-1] + 1)
+                for row, step in zip(rows, steps, strict=True):
+                    stop = end + GROUP * (step + 1)
+                    sample[row] = frames[stop - CLIP : stop]
+            self._sample = torch.from_numpy(sample)
         return self._sample
-
-    def _clip(self, episode: int, step: int) -> NDArray[np.uint8]:
-        return self._walks.frames(episode, step - 1, step + 1)[-(2 * GROUP + 1) :]
 
 
 @torch.no_grad()

@@ -36,6 +36,7 @@ class Row:
         unit: such as "%" or "dB".
         count: cases behind the number.
         target: least value that passes, or None for a number that is only reported.
+        needed: least count of cases that can pass; fewer show too little.
         note: what else the reader must know.
     """
 
@@ -44,18 +45,20 @@ class Row:
     unit: str = "%"
     count: int
     target: float | None = None
+    needed: int = 1
     note: str = ""
 
     @property
     def passed(self) -> bool | None:
-        """None without a target. No case to judge is no pass."""
+        """None without a target. Too few cases to judge is no pass."""
         if self.target is None:
             return None
-        return self.value is not None and self.value >= self.target
+        return self.value is not None and self.count >= self.needed and self.value >= self.target
 
     def cells(self) -> tuple[str, ...]:
         """Name, value, n, target, verdict and note, as text."""
-        verdict = {None: "", True: "pass", False: "**missed**"}[self.passed]
+        missed = "**missed**" if self.count >= self.needed else "**too few**"
+        verdict = {None: "", True: "pass", False: missed}[self.passed]
         target = "" if self.target is None else f"≥ {self.target:g} {self.unit}"
         return self.name, _number(self.value, self.unit), f"{self.count:,}", target, verdict, self.note
 

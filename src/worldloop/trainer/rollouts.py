@@ -88,7 +88,8 @@ def wander(
         action = walkers.actions()
         pictures.append(world.step(action[0].tolist())[-1])
         directions.append(int(heading(action)[0]))
-        walkers.moved(np.array([motion(pictures[-2], pictures[-1]).direction > 0]))
+        moved = directions[-1] > 0 and motion(pictures[-2], pictures[-1]).direction > 0
+        walkers.moved(np.array([moved], bool))
     return Rollout(pictures=np.stack(pictures), directions=np.array(directions, np.int64))
 
 

@@ -40,7 +40,8 @@ def write_lossless(path: Path, frames: Iterable[NDArray[np.uint8]], *, fps: floa
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     count, shape = 0, (0, 0, 3)
     try:
-        with av.open(partial, "w", format="matroska") as file:
+        # Without this flag the muxer puts a random number into the file, and equal recordings have other hashes.
+        with av.open(partial, "w", format="matroska", options={"fflags": "+bitexact"}) as file:
             stream = file.add_stream("libx264rgb", rate=Fraction(fps).limit_denominator(1001))
             stream.pix_fmt = "rgb24"
             stream.options = {"qp": "0", "preset": "veryfast", "g": str(KEY_FRAMES)}
@@ -72,7 +73,7 @@ def read_frames(path: Path, first: int = 0) -> Iterator[NDArray[np.uint8]]:
     Raises:
         PictureError: the file is missing, damaged or shorter than `first`; also in mid-iteration.
     """
-    reader, number = PlaneReader(), -1
+    reader, expected = PlaneReader(), first
     try:
         with av.open(path, "r", format="mov" if path.suffix == ".mp4" else "matroska") as file:
             stream = file.streams.video[0]
@@ -84,9 +85,13 @@ def read_frames(path: Path, first: int = 0) -> Iterator[NDArray[np.uint8]]:
                 file.seek(int(first / rate / stream.time_base), stream=stream)
             for frame in file.decode(stream):
                 number = round(float(frame.time or 0) * float(rate))
-                if number >= first:
-                    yield reader.read(frame)
+                if number < first:
+                    continue
+                if number != expected:
+                    raise PictureError(f"shard {path.name!r} lacks frame {expected}; record it again")
+                yield reader.read(frame)
+                expected += 1
     except (FFmpegError, OSError, IndexError) as error:
         raise PictureError(f"shard {path.name!r} is missing or damaged; record it again") from error
-    if number < first:
+    if expected == first:
         raise PictureError(f"shard {path.name!r} ends before frame {first}; record it again")

@@ -30,9 +30,9 @@ class Sizes:
 
     worlds: int = 32
     latents: int = 600
-    idle_worlds: int = 8
+    idle_worlds: int = 6
     distances: tuple[int, ...] = (2, 4, 6, 10, 14, 20)
-    trips: int = 16
+    trips: int = 12
     fidelity_worlds: int = 32
     branch_worlds: int = 12
     timed: int = 60

@@ -24,6 +24,8 @@ from worldloop.trainer.recorded import RecordedSource, RecordedWalks
 
 HELD_OUT_WORLDS = 1_000_000
 """Seeds from the first training world to the first held-out one."""
+FPS_SLACK = 0.1
+"""Difference of frame rates that is none, so that 29.97 is 30."""
 
 
 class Source(Protocol):
@@ -89,7 +91,7 @@ def open_sources(recipe: Recipe) -> tuple[Source, Source]:
     training = min(data.episodes, len(walks) - data.held_out)
     return (
         RecordedSource(walks, range(training), seed=data.seed),
-        RecordedSource(walks, range(len(walks) - data.held_out, len(walks)), seed=data.seed),
+        RecordedSource(walks, range(len(walks) - data.held_out, len(walks)), seed=data.seed, most_clips=256),
     )
 
 
@@ -126,9 +128,9 @@ def _recording(recipe: Recipe) -> RecordedWalks:
             f"the recording's pictures are {list(card.picture)} (height, width), the recipe's "
             f"{list(recipe.encoder.picture_hw)}; set latent_hw of encoder and model to [{rows}, {columns}]"
         )
-    if not card.fps == recipe.encode_fps == recipe.world.fps:
+    if max(abs(card.fps - recipe.encode_fps), abs(card.fps - recipe.world.fps)) > FPS_SLACK:
         raise SettingsError(
             f"the recording has {card.fps:g} frames a second; encode_fps is {recipe.encode_fps} and world.fps is "
-            f"{recipe.world.fps:g}; all three must be equal"
+            f"{recipe.world.fps:g}; all three must be the same"
         )
     return walks

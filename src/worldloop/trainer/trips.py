@@ -119,9 +119,9 @@ def _by_absence(model: WorldModel, found: dict[bool, dict[int, Returns]]) -> Cur
     config = model.config.model
     middles = [(first + 1 + last) / 2 for first, last in itertools.pairwise(_ABSENCES)]
     series: dict[str, list[float | None]] = {}
-    for summaries, name in ((True, "with summaries"), (False, "without")):
-        every = Returns.join([*found[summaries].values(), _NOTHING])
-        for from_start, origin in ((True, "start picture"), (False, "dreamt")):
+    for from_start, origin in ((True, "start picture"), (False, "dreamt")):
+        for summaries, name in ((True, "with summaries"), (False, "without")):
+            every = Returns.join([*found[summaries].values(), _NOTHING])
             part = every.where(every.from_start == from_start)
             bins = [
                 part.where((part.absence > first) & (part.absence <= last))

@@ -1,0 +1,87 @@
+"""What every bench's report has: the machine it ran on, a table on the terminal, a JSON file.
+
+Called by the benches of this folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).parents[1]
+Row = tuple[str, str]
+
+
+def environment(*, dtype: torch.dtype | str, threads: int | None = None) -> dict[str, Any]:
+    """CPU, cores, threads, versions, number format, load and commit of this run."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "threads": torch.get_num_threads() if threads is None else threads,
+        "load": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "dtype": str(dtype).removeprefix("torch."),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "commit": _commit(),
+    }
+
+
+def publish(
+    title: str, where: dict[str, Any], rows: Sequence[Row], result: dict[str, Any], file: Path | None
+) -> None:
+    """Print the table; write `{"bench", "environment", "result"}` to `file` when there is one."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    for name, value in rows:
+        table.add_row(name, value)
+    caption = ", ".join(
+        f"{key} {where[key]}" for key in ("cpu", "cores", "threads", "dtype", "torch", "commit", "load")
+    )
+    console = Console(width=None if Console().is_terminal else 120)
+    console.print(table)
+    console.print(caption, highlight=False)
+    if file is not None:
+        file.write_text(json.dumps({"bench": title, "environment": where, "result": result}, indent=1) + "\n")
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest value that at least `percent` of the values do not exceed; NaN of nothing."""
+    if not values:
+        return math.nan
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(percent / 100 * len(ordered)) - 1)]
+
+
+def memory_bytes(pid: int | str = "self", *, peak: bool = False) -> int:
+    """Resident bytes of a process on Linux, now or at its highest."""
+    key = "VmHWM:" if peak else "VmRSS:"
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"process {pid} has no {key} line")
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _commit() -> str:
+    answer = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return answer.stdout.strip() or "unknown"
