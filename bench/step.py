@@ -25,7 +25,8 @@ from worldloop.testing import random_model
 
 def compile_parts(model: WorldModel) -> None:
     """Compile what is pure in a block: projections with their norms and rotations, and the feed-forward."""
-    for block in model.network.blocks:
+    blocks: Any = model.network.blocks
+    for block in blocks:
         attention = block.visual_self_attention
         attention.project = torch.compile(attention.project)
         attention.merge = torch.compile(attention.merge)

@@ -40,7 +40,8 @@ def random_model(config: SummaryformerConfig, seed: int = 0) -> Summaryformer:
 
 
 def weights(model: Summaryformer) -> dict[str, np.ndarray]:
-    return {key: value.double().numpy() for key, value in model.state_dict().items()}
+    """Parameters and buffers in float64."""
+    return {key: value.double().numpy() for key, value in (*model.named_parameters(), *model.named_buffers())}
 
 
 def geometry(config: SummaryformerConfig, recency: Recency | None = None) -> Geometry:

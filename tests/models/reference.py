@@ -156,9 +156,9 @@ class Stream:
         return np.asarray(out.swapaxes(0, 1).reshape(len(h), -1) @ w[part + "visual_out.weight"].T)
 
 
-def number_embedding(w: Weights, name: str, value: float, period: float) -> Array:
-    """64 cosines and 64 sines of wavelengths 2 pi to 2 pi * period, then two linear layers."""
-    waves = value * period ** -(np.arange(64) / 64)
+def number_embedding(w: Weights, name: str, value: float) -> Array:
+    """Cosines and sines of a value times the model's frequencies, then two linear layers."""
+    waves = value * w[f"{name}.frequencies"]
     hidden = silu(
         w[f"{name}.hidden.weight"] @ np.concatenate((np.cos(waves), np.sin(waves))) + w[f"{name}.hidden.bias"]
     )
@@ -176,7 +176,7 @@ def condition(
 ) -> list[Array]:
     """FiLM numbers of every block and, last, of the head: flat vectors."""
     aspect = "aspect_ratio_proj_z0" if start else "aspect_ratio_proj"
-    cond = number_embedding(w, "timestep_mlp", timestep, 10_000.0)
+    cond = number_embedding(w, "timestep_mlp", timestep)
     cond = cond + w[f"{aspect}.weight"][:, 0] * math.log(grid[1] / grid[0]) + w[f"{aspect}.bias"]
     if action is not None and not start:
         hidden = silu(w["action_proj.0.weight"] @ np.array(action) + w["action_proj.0.bias"])
@@ -186,7 +186,7 @@ def condition(
         w[f"timestep_to_film.{i}.weight"] @ silu(cond) + w[f"timestep_to_film.{i}.bias"] for i in range(count)
     ]
     if fps > 0:
-        rate = silu(number_embedding(w, "fps_embedder_mlp", fps, 1_000.0))
+        rate = silu(number_embedding(w, "fps_embedder_mlp", fps))
         told = [
             w[f"fps_embedder_outs.{i}.weight"] @ rate + w[f"fps_embedder_outs.{i}.bias"] for i in range(count)
         ]

@@ -15,7 +15,7 @@ from worldloop.models.summaryformer import ISLANDS, Film, Summaryformer
 from .driving import ODD, TINY, random_model, weights
 from .reference import condition
 
-BOUND = 5e-4
+BOUND = 1e-4
 """Sinusoids of float32 angles up to 999 are off by up to 3e-5; two linear layers and FiLM make that more."""
 ACTION = [1.0, -1.0, 0.0, 1.0, -1.0]
 NONE = [NO_ACTION] * 5

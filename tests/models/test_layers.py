@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from worldloop.models.layers import HeadNorm, NumberEmbedding, SwiGLU, film
@@ -51,19 +52,27 @@ def test_swiglu_gates_with_its_second_half() -> None:
     )  # control
 
 
+@pytest.mark.parametrize("period", [10_000.0, 1_000.0])
+def test_frequencies_fall_from_one_to_the_period(period: float) -> None:
+    expected = [period ** (-i / 64) for i in range(64)]
+
+    # A stored frequency may be rounded to 8 bits; its neighbours are more than a tenth away.
+    assert NumberEmbedding(16, period=period).frequencies.tolist() == pytest.approx(expected, rel=2**-8)
+    assert NumberEmbedding(16, period=2 * period).frequencies.tolist() != pytest.approx(expected, rel=2**-8)
+
+
 @torch.inference_mode()
 def test_number_embedding_equals_the_reference() -> None:
     layer = NumberEmbedding(16, period=10_000.0)
     weights = {f"n.{key}": value.double().numpy() for key, value in layer.state_dict().items()}
+    assert set(weights) == {"n.hidden.weight", "n.hidden.bias", "n.out.weight", "n.out.bias"}
+    weights["n.frequencies"] = layer.frequencies.double().numpy()
     values = [0.0, 1.0, 669.0, 999.0]
 
     found = layer(torch.tensor(values)).numpy()
 
-    assert set(weights) == {"n.hidden.weight", "n.hidden.bias", "n.out.weight", "n.out.bias"}
-    assert np.abs(found - [number_embedding(weights, "n", v, 10_000.0) for v in values]).max() < 1e-4
-    assert (
-        np.abs(found - [number_embedding(weights, "n", v, 1_000.0) for v in values]).max() > 1e-3
-    )  # control
+    assert np.abs(found - [number_embedding(weights, "n", v) for v in values]).max() < 1e-4
+    assert np.abs(found - [number_embedding(weights, "n", v + 0.1) for v in values]).max() > 1e-3  # control
 
 
 @torch.inference_mode()

@@ -23,8 +23,8 @@ SMALL = MemoryConfig(
 )
 FRAMES = 10_000
 FLOAT32_DRIFT = 1e-6
-BFLOAT16_DRIFT = 2.0**-7
-"""Largest drift of a key of 64 normals, relative to its largest number: two roundings of bfloat16's 8 bits."""
+BFLOAT16_DRIFT = 2.0**-8
+"""Largest drift of a key of 64 normals, relative to its largest number: one rounding to bfloat16's 8 bits."""
 
 
 def memory(

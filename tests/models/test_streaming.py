@@ -27,9 +27,9 @@ from .driving import (
     worst,
 )  # fmt: skip
 
-BOUND = 2e-5
+BOUND = 5e-6
 """Queries and keys are normed and turned in float32; everything else of either side is float64. v is near 1."""
-RED = 100 * BOUND
+RED = 1000 * BOUND
 FRAMES = 22
 """Five chases at `tiny` and more at the odd geometry, after a fill of W frames."""
 RECENCY = Recency(flat_until=2, decay_end=5, beta=6.0, gamma=2.0)

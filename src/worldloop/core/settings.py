@@ -65,7 +65,7 @@ class Settings(BaseSettings):
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of the model; 0 chooses.")
     seed: int | None = Field(
-        None, ge=0, lt=2**63, description="Noise seed of every game; none draws one per game."
+        None, ge=0, lt=2**32, description="Noise seed of every game; none draws one per game."
     )
     nfe_max: int = Field(
         32, ge=1, le=1000, description="Largest number of denoising calls that a player may ask for."

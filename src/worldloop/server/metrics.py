@@ -48,7 +48,7 @@ class Metrics:
         )
         self._stages = Histogram(
             "worldloop_stage_seconds",
-            "Time of one stage: generate (a latent frame), of it model and decode; encode and send (a picture).",
+            "Time of one stage: generate, denoise, decode, memory (a latent frame); encode, send (a picture).",
             ["stage"],
             buckets=STAGE_BUCKETS,
             registry=self.registry,

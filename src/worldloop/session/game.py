@@ -189,10 +189,11 @@ class GameSession:
             self._enqueue(emit, made_with)
 
     def _observe_device(self, emit: Emit) -> None:
-        spent = dict(emit.device_s)
-        if "decode" in spent:
-            self._observer.stage("decode", spent.pop("decode"))
-            self._observer.stage("model", sum(spent.values()))
+        if emit.device_s:
+            denoise, decode = (emit.device_s.get(op, 0.0) for op in ("denoise", "decode"))
+            self._observer.stage("denoise", denoise)
+            self._observer.stage("decode", decode)
+            self._observer.stage("memory", sum(emit.device_s.values()) - denoise - decode)
 
     def _enqueue(self, emit: Emit, made_with: _Heard) -> None:
         # The start picture is the player's own: no keys shaped it.

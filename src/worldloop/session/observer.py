@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-Stage = Literal["generate", "model", "decode", "encode", "send"]
+Stage = Literal["generate", "denoise", "decode", "memory", "encode", "send"]
 
 
 class Observer(Protocol):
@@ -24,8 +24,8 @@ class Observer(Protocol):
     def picture_sent(self) -> None: ...
 
     def stage(self, name: Stage, seconds: float) -> None:
-        """One latent frame (`generate`, of which `model` and `decode` on the device) or one picture (`encode`, `send`)
-        took this long."""
+        """One latent frame (`generate`; of it on the device `denoise`, `decode`, `memory`) or one picture (`encode`,
+        `send`) took this long."""
         ...
 
     def key_to_picture(self, seconds: float) -> None:

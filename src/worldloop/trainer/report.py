@@ -146,7 +146,7 @@ def training_curves(path: Path) -> list[Curve]:
     curves = []
     if loss := points.pop("loss", []):
         groups = [loss[start : start + _SMOOTH] for start in range(0, len(loss), _SMOOTH)]
-        mean = [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+        mean = [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
         curves.append(_training_curve("training loss", {"loss": mean}))
     if points:
         curves.append(_training_curve("validation error of x0", points))

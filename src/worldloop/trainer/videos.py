@@ -67,6 +67,7 @@ class VideoEpisodes:
         self._held = _read_held(tables[0], [path.name for path in self._videos])
         self._steps = steps
         facts = [_facts(path) for path in self._videos]
+        self._rates = dict(zip(self._videos, (rate for rate, _ in facts), strict=True))
         if fps is None and len(rates := {round(rate, 3) for rate, _ in facts}) > 1:
             raise InvalidInputError(
                 f"the videos have frame rates {sorted(rates)}; give fps to bring them to one"
@@ -124,11 +125,12 @@ class VideoEpisodes:
         """Frames at `fps`, by the video's own time stamps: of each moment the newest frame."""
         shown: NDArray[np.uint8] | None = None
         count, start = 0, 0.0
+        # Containers round time stamps.
+        slack = 0.5 / max(self.fps, self._rates[path])
         for time, picture in _timed_pictures(path):
             if shown is None:
                 start = time
-            # Half a frame of slack: containers round time stamps.
-            while shown is not None and count / self.fps + 0.5 / self.fps <= time - start:
+            while shown is not None and count / self.fps + slack <= time - start:
                 yield shown
                 count += 1
             shown = cover_crop(picture, height=self.picture[0], width=self.picture[1])

@@ -25,7 +25,6 @@ from worldloop.trainer.report import Report, Row, Strip
 from worldloop.trainer.rollouts import Rollout, follow, place, wander
 from worldloop.trainer.sizes import FIRST_WORLD, Sizes
 
-
 _NEEDED: Final = 50
 """Cases of a share below which it shows nothing about 98 or 99 %."""
 
@@ -124,8 +123,10 @@ def _obedience(
 
 
 def _row(name: str, share: Share, target: float | None) -> Row:
+    """A world of one kind all over obeys in the few cases that can be judged; most must be for a pass."""
     note = f"{share.skipped:,} more could not be judged" if share.skipped else ""
-    return Row(name=name, value=share.value, count=share.count, target=target, needed=_NEEDED, note=note)
+    needed = max(_NEEDED, share.skipped)
+    return Row(name=name, value=share.value, count=share.count, target=target, needed=needed, note=note)
 
 
 def _legality(sizes: Sizes, report: Report, mixed: list[Walked], idle: list[Walked]) -> None:

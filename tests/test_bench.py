@@ -1,0 +1,178 @@
+"""The benches: what they compute from what they measure, and that each runs to its end on a tiny world."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from worldloop.host import WorldHost
+from worldloop.testing import tiny_world
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def bench() -> Any:
+    """Imports a bench by name; they are no part of the package."""
+    sys.path.insert(0, str(ROOT))
+    yield lambda name: importlib.import_module(f"bench.{name}")
+    sys.path.remove(str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_world(tmp_path_factory.mktemp("tiny"), latent_hw=(6, 10))
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def test_a_percentile_is_one_of_the_values(bench: Any) -> None:
+    percentile = bench("report").percentile
+
+    assert [percentile([4, 1, 3, 2], p) for p in (50, 75, 95, 100)] == [2, 3, 4, 4]
+    assert percentile([], 50) != percentile([], 50), "NaN"
+
+
+def test_the_roofline_takes_the_slower_of_the_two_limits(bench: Any) -> None:
+    roofline = bench("roofline").Roofline(multiply_adds=100.0, shape=(1, 1, 1), bytes_read=10.0)
+
+    assert roofline.seconds(200, 10) == 2.0
+    assert roofline.seconds(200, 50) == 5.0
+
+
+def test_a_roofline_is_measured(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench("roofline"), "SHAPES", ((8, 8, 8), (64, 64, 64)))
+
+    found = bench("roofline").measure(torch.float32, torch.device("cpu"), copy_mb=1)
+
+    assert found.shape == (64, 64, 64)
+    assert found.multiply_adds > 1e6
+    assert found.bytes_read > 1e6
+
+
+def test_the_step_bench_writes_its_numbers_and_the_machine(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+
+    answer = run("bench.step", "--size", "tiny", "--frames", "2", "--threads", "1", "--json", str(file))
+
+    assert answer.returncode == 0, answer.stderr
+    report = json.loads(file.read_text())
+    assert set(report["environment"]) >= {"cpu", "cores", "threads", "torch", "dtype", "commit", "load"}
+    result = report["result"]
+    assert result["frame_ms"] == pytest.approx(result["passes_ms"] + result["decode_ms"], rel=0.2)
+    assert 0 < result["passes_share"] < 1
+    assert "share of the roofline: passes" in answer.stdout
+
+
+def test_an_unknown_size_is_refused() -> None:
+    answer = run("bench.step", "--size", "huge")
+
+    assert answer.returncode == 2
+    assert "must be one of" in answer.stderr
+
+
+def test_the_play_bench_plays_a_real_game(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "play.json"
+
+    answer = run("bench.play", "--world", str(folder), "--seconds", "2", "--fast", "1", "--json", str(file))
+
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(file.read_text())["result"]
+    assert result["decoded"] == result["pictures"] > 60
+    assert result["keys"] >= 1
+    assert 0 < result["key_to_picture_p50_ms"] <= result["key_to_picture_p95_ms"]
+    assert all(result[f"{stage}_ms"] > 0 for stage in ("model", "decode", "encode", "memory"))
+    assert result["server_peak_bytes"] > 50 * 2**20
+
+
+def test_stages_are_read_from_the_metrics_and_counted_by_latent(bench: Any) -> None:
+    text = "\n".join(
+        f'worldloop_stage_seconds_{kind}{{stage="{stage}"}} {value}'
+        for stage, total, count in (
+            ("generate", 1.0, 10), ("denoise", 0.5, 10), ("decode", 0.2, 10), ("memory", 0.1, 10),
+            ("encode", 0.4, 40), ("send", 0.04, 40),
+        )
+        for kind, value in (("sum", total), ("count", float(count)))
+    )  # fmt: skip
+    after = bench("play").parse_stages(text)
+
+    result = bench("play").summary({}, after, [0.1, 0.3])
+
+    assert after["encode"] == (0.4, 40.0)
+    assert result["latents"] == 10
+    assert [round(result[f"{name}_ms"], 6) for name in ("model", "decode", "encode", "else")] == [
+        60,
+        20,
+        40,
+        34,
+    ]
+    assert result["key_to_picture_p50_ms"] == 100
+
+
+def test_a_long_game_keeps_its_size(bench: Any, folder: Path) -> None:
+    host = WorldHost.open(str(folder), dtype="fp32", threads=1, on_table_end="reprefill")
+    try:
+        found = bench("endurance").endure(host, latents=400)
+    finally:
+        host.close()
+
+    assert len(found.seconds) == 400
+    assert found.session[0] == found.session[1] > 0
+    assert abs(found.resident[1] / found.resident[0] - 1) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, []),
+        ({"resident": (1000, 1011)}, ["memory of the process changed by +1.10%, allowed 1%"]),
+        ({"session": (1000, 989)}, ["memory of the session changed by -1.10%, allowed 1%"]),
+        ({"seconds": (0.1,) * 300 + (0.112,) * 100}, ["time of a latent changed by +12.00%, allowed 10%"]),
+    ],
+)
+def test_growth_and_slowing_down_are_found(changes: dict[str, Any], says: list[str], bench: Any) -> None:
+    flat = {"seconds": (0.1,) * 400, "resident": (1000, 1009), "session": (1000, 1000)}
+
+    assert bench("endurance").Endurance(**{**flat, **changes}).missed() == says
+
+
+def test_a_short_game_shows_nothing_and_is_refused(bench: Any) -> None:
+    with pytest.raises(ValueError, match="latents=399 must be at least 400"):
+        bench("endurance").endure(None, latents=399)
+
+
+def test_equality_with_a_card_is_a_bound_that_another_world_breaks(bench: Any, tmp_path: Path) -> None:
+    gpu, cpu = bench("gpu"), torch.device("cpu")
+    folder = tiny_world(tmp_path)
+    once, again = (gpu.play_on(folder, cpu, torch.float32) for _ in range(2))
+    rounded = gpu.play_on(folder, cpu, torch.bfloat16)
+    other = gpu.play_on(folder, cpu, torch.float32, seed=2)
+
+    assert gpu.difference(once, again) == gpu.Difference(largest=0.0, mean=0.0)
+    assert not gpu.difference(once, rounded).within((0.0, 0.0))
+    assert gpu.difference(once, rounded).within(gpu.BOUNDS["bf16"])
+    assert not gpu.difference(once, other).within(gpu.BOUNDS["bf16"])
+    with pytest.raises(ValueError, match="9 and 0 chunks"):
+        gpu.difference(once, [])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_without_a_card_the_gpu_check_says_so() -> None:
+    answer = subprocess.run(
+        ["bash", "bench/gpu_check.sh"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert answer.returncode == 3
+    assert answer.stdout == ""
+    assert answer.stderr == "gpu check: no CUDA device on this machine; nothing was run\n"
