@@ -88,7 +88,7 @@ def step_row(size: str, device: torch.device, *, compiled: bool, frames: int) ->
     return (
         f"| one latent frame, {name} | {found['frame_ms']:.2f} ms (passes {found['passes_ms']:.2f}, decode "
         f"{found['decode_ms']:.2f}), {100 * found['passes_share']:.1f}% of the roofline | real-time factor "
-        f"{found['real_time_factor']:.2f} | {peak:.2f} GiB at its highest |"
+        f"{found['real_time_factor']:.3g} | {peak:.2f} GiB at its highest |"
     )
 
 

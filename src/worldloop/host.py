@@ -189,8 +189,8 @@ class WorldHost:
             "focus": {
                 "grid": list(config.model.latent_hw),
                 "custom_supported": True,
-                "trained": config.model.focus_region,
-                "default": "diamond" if config.model.focus_region else "none",
+                "trained": self._model.focus,
+                "default": "diamond" if self._model.focus else "none",
                 "default_coverage": FOCUS_COVERAGE,
                 "coverage_trained": list(FOCUS_TRAINED),
             },
@@ -304,11 +304,11 @@ class WorldHost:
     def _focus(self, choice: str | tuple[tuple[bool, ...], ...] | None) -> torch.Tensor | None:
         """Booleans `[N]` of a focus choice; ValueError when the model has no focus region or the grid is another."""
         config = self._model.config.model
-        if choice == "none" or (choice is None and not config.focus_region):
+        if choice == "none" or (choice is None and not self._model.focus):
             return None
         if choice is None:
             return centred_diamond(config.latent_hw, FOCUS_COVERAGE).flatten().to(self._device)
-        if not config.focus_region:
+        if not self._model.focus:
             raise ValueError(
                 "focus_mask: this checkpoint was trained without a focus region; send '' or 'none'"
             )

@@ -157,11 +157,6 @@ def test_conditioning_is_computed_in_float32_inside_autocast_free_serving() -> N
     assert film.blocks.dtype == film.head.dtype == torch.bfloat16
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="to_serving(bfloat16) rounds the conditioning modules, their sinusoid frequencies above all, on the way",
-)
-@torch.inference_mode()
 def test_serving_in_bfloat16_changes_no_condition() -> None:
     exact, served = told(serving(torch.float32), 999), told(serving(torch.bfloat16), 999)
 

@@ -19,6 +19,7 @@ from worldloop.simulators.gym import MeadowEnv
 from worldloop.simulators.meadow import Meadow
 from worldloop.trainer import environment
 from worldloop.trainer.card import Card, sha256
+from worldloop.trainer.episodes import parse_size
 from worldloop.trainer.recorded import RecordedWalks
 from worldloop.trainer.recorder import record
 
@@ -49,7 +50,7 @@ def one_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "EPISODES_PER_SHARD", 1)
 
 
-class Ramp(gymnasium.Env[NDArray[np.uint8], int]):
+class Ramp(gymnasium.Env[Any, Any]):
     """Pictures that tell how many frames went by and which action made them; ends after `length` frames."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012
@@ -81,9 +82,35 @@ class Ramp(gymnasium.Env[NDArray[np.uint8], int]):
 
 @pytest.fixture
 def ramp() -> Iterator[str]:
-    gymnasium.register(id="test/Ramp-v0", entry_point=Ramp)
+    for kind in (Ramp, Rendered, Unclear):
+        gymnasium.register(id=f"test/{kind.__name__}-v0", entry_point=kind)  # type: ignore[arg-type]
     yield "test/Ramp-v0"
-    del gymnasium.registry["test/Ramp-v0"]
+    for kind in (Ramp, Rendered, Unclear):
+        del gymnasium.registry[f"test/{kind.__name__}-v0"]
+
+
+class Rendered(Ramp):
+    """Observes numbers; its pictures are grey and rendered."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.render_mode = render_mode
+        self.observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+
+    def _observe(self, action: int) -> Any:
+        return np.zeros(2, np.float32)
+
+    def render(self) -> Any:
+        assert self.render_mode == "rgb_array"
+        return np.full((32, 48), self._count, np.uint8)
+
+
+class Unclear(Ramp):
+    """Has actions that nobody can know the meaning of."""
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__()
+        self.action_space = gymnasium.spaces.Box(-2, 2, (5,), np.float32)
 
 
 @pytest.fixture
@@ -264,6 +291,14 @@ def test_walkers_choose_the_nearest_discrete_action(ramp: str, keys: Path, tmp_p
     assert not (held[:, 2] == 1).all()
 
 
+def test_an_environment_without_pictures_is_rendered(ramp: str, keys: Path, tmp_path: Path) -> None:
+    record("test/Rendered-v0", tmp_path / "out", license="CC0", episodes=1, steps=2, actions=keys)
+
+    frames = RecordedWalks(tmp_path / "out").frames(0)
+
+    assert frames[:, 0, 0].tolist() == [[count] * 3 for count in range(9)]
+
+
 def test_pictures_are_scaled_and_cut_to_a_size(ramp: str, keys: Path, tmp_path: Path) -> None:
     card = record(
         ramp, tmp_path / "out", license="CC0", episodes=1, steps=2, actions=keys, size=(16, 32), fps=10
@@ -298,12 +333,23 @@ def test_bad_input_is_refused_in_words(changes: dict[str, Any], message: str, tm
 def test_unknown_meanings_of_actions_are_refused(ramp: str, keys: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="has 3 discrete actions; give a table"):
         record(ramp, tmp_path / "out", license="CC0")
+    with pytest.raises(InvalidInputError, match=r"has actions Box\(-2.0, 2.0, \(5,\)"):
+        record("test/Unclear-v0", tmp_path / "out", license="CC0")
+    with pytest.raises(InvalidInputError, match="needs no table"):
+        record(MEADOW, tmp_path / "out", license="CC0", actions=keys)
     keys.write_text("forward,right,jump,sprint,yaw\n1,0,0,0,0\n")
     with pytest.raises(InvalidInputError, match=r"is \[1, 5\]; must be \[3, 5\]"):
         record(ramp, tmp_path / "out", license="CC0", actions=keys)
     keys.write_text("forward,right\n1,0\n")
     with pytest.raises(InvalidInputError, match=r"keys.csv lacks the columns \['jump', 'sprint', 'yaw'\]"):
         record(ramp, tmp_path / "out", license="CC0", actions=keys)
+
+
+def test_a_size_is_height_then_width() -> None:
+    assert parse_size("96x160") == (96, 160)
+    for wrong in ("96", "96x", "-96x160", "96 by 160"):
+        with pytest.raises(InvalidInputError, match="must be HEIGHTxWIDTH"):
+            parse_size(wrong)
 
 
 def test_a_missing_card_file_or_shard_is_named(recording: Path, tmp_path: Path) -> None:

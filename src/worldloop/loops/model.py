@@ -25,6 +25,7 @@ class WorldModel:
     Attributes:
         config: facts of the checkpoint.
         network, autoencoder, stats, tables: on `device`, trunk in `dtype`.
+        focus: whether the weights hold a focus embedding; without one a custom region is refused.
     """
 
     config: CheckpointConfig
@@ -34,6 +35,7 @@ class WorldModel:
     tables: RopeTables
     device: torch.device
     dtype: torch.dtype
+    focus: bool
 
     @property
     def picture_hw(self) -> tuple[int, int]:
@@ -63,7 +65,7 @@ class WorldModel:
         """
         config = read_config(path, rope_table_len=rope_table_len, window=window)
         network = Summaryformer(config.model)
-        load_weights(path, network)
+        focus = load_weights(path, network)
         network.to_serving(dtype, device)
         decoder, stats = load_autoencoder(autoencoder, dtype)
         if (decoder.config.channels, decoder.config.latent_hw) != (
@@ -75,7 +77,9 @@ class WorldModel:
                 f"latents are {config.model.latent_channels} x {config.model.latent_hw}, those of {autoencoder.name} "
                 f"{decoder.config.channels} x {decoder.config.latent_hw}",
             )
-        return cls.assemble(config, network, decoder.to(device), stats, device=device, dtype=dtype)
+        model = cls.assemble(config, network, decoder.to(device), stats, device=device, dtype=dtype)
+        model.focus = focus
+        return model
 
     @classmethod
     def assemble(
@@ -95,7 +99,7 @@ class WorldModel:
         )  # fmt: skip
         return cls(
             config=config, network=network, autoencoder=autoencoder, stats=on_device, tables=network.tables(),
-            device=device, dtype=dtype,
+            device=device, dtype=dtype, focus=config.model.focus_region,
         )  # fmt: skip
 
     @torch.inference_mode()

@@ -88,7 +88,7 @@ class FrameWork:
 
 
 def steady_session(loop: WorldLoop, *, seed: int = 0) -> WorldState:
-    """A session whose memory is as full as it gets: the start picture is real, the frames after it are random rows.
+    """A session whose memory is as full as it gets: the start picture is real, the frames after it one random record.
 
     The next unit is the first pass of a body frame.
     """
@@ -99,10 +99,10 @@ def steady_session(loop: WorldLoop, *, seed: int = 0) -> WorldState:
     state = loop.init(WorldRequest(latent=latent, seed=seed))
     loop.offer(state, Controls())
     _frame(loop, state, lambda: 0.0)
-    shape = (1, config.num_heads, config.record, config.head_dim)
+    shape = (2, 1, config.num_heads, config.record, config.head_dim)
+    keys, values = torch.randn(shape, generator=generator, device=model.device).to(model.dtype)
     for _ in range(config.summary_window_frames + 1):
         for layer in range(config.num_layers):
-            keys, values = torch.randn(2, *shape, generator=generator, device=model.device).to(model.dtype)
             state.memory.write(layer, keys, values)
         state.memory.advance()
         state.frame += 1
@@ -153,7 +153,7 @@ def report(name: str, model: WorldModel, times: FrameTimes) -> str:
         ),
         (
             "real-time factor",
-            f"{play_ms / total:.2f} (4 pictures last {play_ms:.1f} ms at {STREAM_FPS} a second)",
+            f"{play_ms / total:.3g} (4 pictures last {play_ms:.1f} ms at {STREAM_FPS} a second)",
         ),
     ]
     height, width = model.picture_hw

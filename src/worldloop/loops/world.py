@@ -142,7 +142,7 @@ class WorldLoop:
             raise ValueError(f"latent is {tuple(request.latent.shape)}; {(1, *model.latent_shape)} is needed")
         check_sphere(request.sphere)
         check_reprefill(request.reprefill_every, config.cache_mode)
-        if request.focus is not None and not config.model.focus_region:
+        if request.focus is not None and not model.focus:
             raise ValueError(
                 "this checkpoint was trained without a focus region; a focus mask would change nothing"
             )

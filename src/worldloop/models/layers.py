@@ -52,6 +52,8 @@ class NumberEmbedding(nn.Module):
         self.hidden = nn.Linear(2 * sinusoids, out)
         self.out = nn.Linear(out, out)
         frequencies = torch.exp(-math.log(period) * torch.arange(sinusoids) / sinusoids)
+        # Numbers that bfloat16 holds exactly: no cast on the way to serving changes what a timestep looks like.
+        frequencies = frequencies.bfloat16().float()
         self.register_buffer("frequencies", frequencies, persistent=False)
         self.frequencies: Tensor
 

@@ -280,9 +280,11 @@ class Summaryformer(nn.Module):
 
     def to_serving(self, dtype: torch.dtype, device: torch.device | str = "cpu") -> Summaryformer:
         """Bulk weights in `dtype`, conditioning modules in float32; evaluation mode, no gradients."""
-        self.to(device=device, dtype=dtype)
-        for name in ISLANDS:
-            getattr(self, name).float()
+        self.to(device=device)
+        for name, child in self.named_children():
+            child.to(dtype=torch.float32 if name in ISLANDS else dtype)
+        for value in self.parameters(recurse=False):
+            value.data = value.data.to(dtype)
         return self.eval().requires_grad_(False)
 
     def tables(self) -> RopeTables:

@@ -39,7 +39,7 @@ REQUIRED = (
 """Keys of a checkpoint's config that are never defaulted."""
 ARCHITECTURE = (
     "dim", "ffn_dim", "num_heads", "num_layers", "summary_tokens", "raw_window_frames", "summary_window_frames",
-    "latent_hw", "latent_channels",
+    "latent_hw", "latent_channels", "cond_dim", "grid_embedding", "rope_spatial_base",
 )  # fmt: skip
 """Keys on which all checkpoints of a folder agree."""
 OPTIONAL: dict[str, Any] = {
@@ -170,8 +170,8 @@ def parse_recency(value: Any, window: int) -> Recency | None:
     )
 
 
-def load_weights(path: Path, model: Summaryformer) -> None:
-    """Copy a checkpoint's weights into `model` in place.
+def load_weights(path: Path, model: Summaryformer) -> bool:
+    """Copy a checkpoint's weights into `model` in place; whether a focus region means anything to it.
 
     A file without the focus embedding is the identical model with that embedding at zero.
 
@@ -190,6 +190,7 @@ def load_weights(path: Path, model: Summaryformer) -> None:
     if FOCUS_KEY in own and FOCUS_KEY not in tensors:
         with torch.no_grad():
             model.z0_focus_region_embed.zero_()
+    return FOCUS_KEY in tensors
 
 
 def save_checkpoint(

@@ -82,6 +82,18 @@ def check_size(height: int, width: int) -> tuple[int, int]:
     return height, width
 
 
+def parse_size(text: str) -> tuple[int, int]:
+    """ "96x160" to (96, 160), height first.
+
+    Raises:
+        InvalidInputError: it does not look like that.
+    """
+    height, cross, width = text.lower().partition("x")
+    if not cross or not height.isdecimal() or not width.isdecimal():
+        raise InvalidInputError(f"size {text!r} must be HEIGHTxWIDTH, such as 96x160")
+    return int(height), int(width)
+
+
 def check_fps(fps: float | None, *, what: str) -> float:
     """The frame rate, when there is one in range.
 

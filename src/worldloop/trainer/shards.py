@@ -1,8 +1,8 @@
 """Video shards of a recording, written so that every bit comes back, and read from any frame on.
 
 Lossless is H.264 High 4:4:4 Predictive on RGB planes at quantiser 0 (libx264rgb) in Matroska: there is no colour
-conversion, so every bit comes back, at a twentieth of FFV1's size on drawn pictures. H.264 on YUV 4:4:4 planes loses
-the last bits of a colour in the conversion.
+conversion, so every bit comes back, at less than a tenth of FFV1's size on drawn pictures. H.264 on YUV 4:4:4 planes
+loses the last bits of a colour in the conversion.
 
 Owns shard files. Does not own lossy ones' writing (`codec.mp4`). Called by `recorder` and `recorded`.
 """
