@@ -138,48 +138,66 @@ def evaluate(
         str, typer.Argument(help="A shipped world's name, or a path to a checkpoint.")
     ] = "meadow",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Write the report (table, curves, contact sheets) here.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the report (table, curves, pictures) here.")] = None,
     worlds: Annotated[int, typer.Option(help="Held-out worlds to walk through.")] = 32,
     latents: Annotated[int, typer.Option(help="Latent frames of the long walks.")] = 600,
+    quick: Annotated[bool, typer.Option("--quick", help="A few walks only, to see that it runs.")] = False,
+    training: Annotated[Path | None, typer.Option(help="A run's world.csv, drawn into the report.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when a target is missed.")] = False,
 ) -> None:
     """Measure a world against the simulator, which knows the truth."""
     with _clear_errors():
         from worldloop.trainer.evaluate import evaluate_world
         from worldloop.trainer.report import write_report
+        from worldloop.trainer.sizes import Sizes
 
-        report = evaluate_world(world, worlds=worlds, latents=latents)
+        def progress(text: str) -> None:
+            typer.echo(text, err=True)
+
+        if quick:
+            report = evaluate_world(world, sizes=Sizes.quick(), on_progress=progress)
+        else:
+            report = evaluate_world(world, worlds=worlds, latents=latents, on_progress=progress)
         typer.echo(report.table())
         if json_file is not None:
             json_file.write_text(json.dumps(report.to_dict(), indent=1) + "\n")
         if out is not None:
-            write_report(report, out)
+            write_report(report, out, training=training)
         if check and not report.passed:
             raise typer.Exit(1)
 
 
 @app.command()
-def bench(
-    world: Annotated[
-        str, typer.Argument(help="A shipped world's name, or a path to checkpoints.")
-    ] = "meadow",
-    frames: Annotated[int, typer.Option(min=1, help="Latent frames to measure.")] = 50,
-    dtype: Annotated[str, typer.Option(help="Number format: auto, bf16 or fp32.")] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
+def record(
+    source: Annotated[
+        str, typer.Argument(help="An environment's id, or a folder of videos with a table of actions.")
+    ],
+    out: Annotated[Path, typer.Argument(help="Folder of the recording; recording goes on where it stopped.")],
+    license_: Annotated[str, typer.Option("--license", help="Licence of the pictures.")],
+    episodes: Annotated[
+        int | None, typer.Option(help="How many; 100 of an environment, all of videos.")
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of an episode, at most; a step is 4 frames.")] = 120,
+    seed: Annotated[int, typer.Option(help="Of worlds and players.")] = 1,
+    policy: Annotated[str, typer.Option(help="Who plays: walkers or random.")] = "walkers",
+    lossy: Annotated[bool, typer.Option("--lossy", help="MP4 that plays everywhere.")] = False,
+    size: Annotated[str | None, typer.Option(help="HEIGHTxWIDTH, multiples of 16.")] = None,
+    fps: Annotated[float | None, typer.Option(help="RGB frames a second.")] = None,
+    actions: Annotated[
+        Path | None, typer.Option(help="What each discrete action means (CSV or Parquet).")
+    ] = None,
 ) -> None:
-    """Measure what one latent frame of a world costs on this machine: model only, no server."""
+    """Record an environment or a folder of videos as training data."""
     with _clear_errors():
-        from worldloop.host import WorldHost
-        from worldloop.loops.timing import report, time_frames
+        from worldloop.trainer.episodes import parse_size
+        from worldloop.trainer.recorder import record as make
 
-        host = WorldHost.open(world, dtype=dtype, threads=threads)
-        try:
-            times = host.engine.call(lambda: time_frames(host.model, frames=frames))
-        finally:
-            host.close()
-        typer.echo(report(host.active_model_id or world, host.model, times))
+        card = make(
+            source, out, license=license_, episodes=episodes, steps=steps, seed=seed, policy=policy,
+            lossless=not lossy, size=parse_size(size) if size else None, fps=fps, actions=actions,
+            on_shard=lambda card: typer.echo(f"{card.episodes} episodes, {card.frames} frames"),
+        )  # fmt: skip
+        typer.echo(f"wrote {out}: {card.episodes} episodes, {card.frames} frames")
 
 
 @app.command()

@@ -46,7 +46,7 @@ def rewrite(path: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> P
     if path.suffix == ".pt":
         torch.save({"model": tensors, "config": config, "step": 7}, path)
     else:
-        save_file(tensors, path, metadata={"config": json.dumps(config), "step": "7"})
+        save_file(tensors, path, metadata={"config": json.dumps({**config, "step": 7})})
     return path
 
 

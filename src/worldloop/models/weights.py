@@ -234,7 +234,8 @@ def save_checkpoint(
         "trained_on": trained_on,
         **facts,
     }  # fmt: skip
-    metadata = {"config": json.dumps(config)} | ({} if step is None else {"step": str(step)})
+    # One key: safetensors writes several in any order, and equal checkpoints would get different hashes.
+    metadata = {"config": json.dumps({**config, "step": step})}
     _write(
         path,
         {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()},
@@ -330,8 +331,14 @@ def _plain_key(key: str) -> str:
 def _raw_config(path: Path) -> tuple[dict[str, Any], int | None]:
     if path.suffix == ".pt":
         whole = _read_pt(path)
-        config, step = whole["config"], whole.get("step")
-        return dict(config), int(step) if isinstance(step, int | float) else None
+        config = {**whole["config"], "step": whole.get("step")}
+    else:
+        config = _json_config(path)
+    step = config.pop("step", None)
+    return config, int(step) if isinstance(step, int | float) else None
+
+
+def _json_config(path: Path) -> dict[str, Any]:
     metadata = _metadata(path)
     if "config" not in metadata:
         raise CheckpointError(path.name, "metadata lacks 'config': this is not a checkpoint")
@@ -341,7 +348,7 @@ def _raw_config(path: Path) -> tuple[dict[str, Any], int | None]:
         raise CheckpointError(path.name, f"config is not JSON: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(path.name, "config must be a JSON object")
-    return config, int(metadata["step"]) if metadata.get("step", "").isdigit() else None
+    return config
 
 
 def _metadata(path: Path) -> dict[str, str]:
