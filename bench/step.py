@@ -67,7 +67,7 @@ def step_rows(result: dict[str, Any]) -> list[Row]:
         ("encode a start picture", f"{result['encode_ms']:.2f} ms"),
         (
             f"real-time factor at {STREAM_FPS} pictures a second, model only",
-            f"{result['real_time_factor']:.2f}",
+            f"{result['real_time_factor']:.3g}",
         ),
         ("operations of the passes", f"{work['pass_operations'] / 1e9:.3f} G multiply-adds"),
         ("bytes of the passes", f"{work['pass_bytes'] / 1e6:.1f} MB"),

@@ -166,7 +166,6 @@ def test_choices_of_a_session_change_it(world: worldloop.World) -> None:
             {"nfe": 4, "nfe_mode": "grid"},
             {"sphere": "all"},
             {"fps": None},
-            {"reprefill_every": 1},
         )
     ]
 

@@ -201,6 +201,28 @@ def record(
 
 
 @app.command()
+def bench(
+    world: Annotated[
+        str, typer.Argument(help="A shipped world's name, or a path to checkpoints.")
+    ] = "meadow",
+    frames: Annotated[int, typer.Option(min=1, help="Latent frames to measure.")] = 50,
+    dtype: Annotated[str, typer.Option(help="Number format: auto, bf16 or fp32.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
+) -> None:
+    """Measure what one latent frame of a world costs on this machine: model only, no server."""
+    with _clear_errors():
+        from worldloop.host import WorldHost
+        from worldloop.loops.timing import report, time_frames
+
+        host = WorldHost.open(world, dtype=dtype, threads=threads)
+        try:
+            times = host.engine.call(lambda: time_frames(host.model, frames=frames))
+        finally:
+            host.close()
+        typer.echo(report(host.active_model_id or world, host.model, times))
+
+
+@app.command()
 def inspect(
     path: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of them.")],
 ) -> None:

@@ -89,6 +89,24 @@ def test_rebuilding_is_deterministic_and_changes_only_what_follows(ask: Ask) -> 
     assert often[-1].frames.tobytes() != never[-1].frames.tobytes()
 
 
+def test_rebuilding_a_memory_that_has_lost_nothing_changes_nothing_but_rounding(ask: Ask) -> None:
+    loop = WorldLoop(random_model())
+    window = loop.model.config.model.summary_window_frames
+    often, never = loop.init(ask(reprefill_every=1)), loop.init(ask())
+    apart = []
+    for latent in range(window + 5):
+        for state in (often, never):
+            loop.offer(state, PLAYER.controls(latent))
+            run_until_idle(loop, state)
+        apart.append(float((often.x - never.x).abs().max()))
+
+    assert often.prefills > window
+    assert max(apart[: 1 + window]) < 1e-5
+    assert max(apart[1 + window :]) > 1e-3, (
+        "past the window, records were written with frames in view that are gone"
+    )
+
+
 def test_a_session_that_is_cancelled_within_a_rebuild_leaves_the_next_one_alone(ask: Ask) -> None:
     loop = WorldLoop(random_model())
     alone = play(loop, ask(), PLAYER, 3)

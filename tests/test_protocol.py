@@ -1,0 +1,133 @@
+"""The shipped world over its published protocol, by a client that shares no code with the server.
+
+The client is `examples/protocol_client.py`: HTTP, a WebSocket, and PyAV. The server is `worldloop play` as a process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
+
+ROOT = Path(__file__).parent.parent
+PICTURE = ROOT / "src" / "worldloop" / "assets" / "pictures" / "meadow" / "lakeside.png"
+PLAY_S = 30
+
+
+@pytest.fixture(scope="module")
+def client() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("protocol_client", ROOT / "examples" / "protocol_client.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "worldloop",
+        "play",
+        "--no-browser",
+        "--port",
+        "0",
+        "--set",
+        "log_level=warning",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        assert line.startswith("ready http://127.0.0.1:")
+        yield line.removeprefix("ready ").strip()
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=20) == 0
+        assert server.stdout.read() == "", "play prints one line"
+
+
+def status_of(call: Any) -> int:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        call()
+    refused.value.close()
+    return int(refused.value.code)
+
+
+def socket_to(url: str, user: str) -> ClientConnection:
+    return connect(f"{url.replace('http', 'ws', 1)}/ws/{user}", max_size=2**22)
+
+
+def close_code(url: str, user: str) -> int:
+    with socket_to(url, user) as socket, pytest.raises(ConnectionClosed) as closed:
+        while True:
+            socket.recv(timeout=20)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code
+
+
+def test_half_a_minute_of_play(client: ModuleType, url: str) -> None:
+    answer = client.upload(url, "ann", PICTURE.read_bytes())
+    assert answer["success"] is True
+    assert answer["z0_shape"] == [1, 48, 6, 10]
+    assert client.reserve(url, "ann") == {"success": True}
+    seen = client.watch(client.play(url, "ann", PLAY_S))
+    assert seen["units"] > PLAY_S * 20
+    assert seen["pictures"] == seen["units"], "every access unit decodes to one picture"
+    assert seen["first_unit"][:2] == [7, 8], "two headers come first"
+    assert seen["first_unit"].count(5) == 1, "the first unit is a key frame"
+    assert seen["key_units"] >= 1
+
+
+def test_a_game_before_a_start_picture_is_412_and_1008(client: ModuleType, url: str) -> None:
+    assert status_of(lambda: client.reserve(url, "nobody")) == 412
+    assert close_code(url, "nobody") == 1008
+
+
+def test_while_a_game_is_live_others_get_423_and_1013(client: ModuleType, url: str) -> None:
+    client.upload(url, "ben", PICTURE.read_bytes())
+    with socket_to(url, "ben") as playing:
+        while not isinstance(playing.recv(timeout=20), bytes):
+            pass
+        assert status_of(lambda: client.upload(url, "cat", PICTURE.read_bytes())) == 423
+        assert status_of(lambda: client.reserve(url, "cat")) == 423
+        assert close_code(url, "cat") == 1013
+        with urllib.request.urlopen(f"{url}/status", timeout=10) as answer:
+            assert json.load(answer)["busy"] is True
+        playing.send("garbage")
+        texts = [json.loads(m) for m in (playing.recv(timeout=20) for _ in range(40)) if isinstance(m, str)]
+        assert "not_json" in [text.get("code") for text in texts]
+        assert isinstance(playing.recv(timeout=20), bytes | str), "the game goes on"
+
+
+def test_models_has_the_published_fields(url: str) -> None:
+    with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+        models = json.load(answer)
+    assert models["server_kind"] == "unified"
+    details = models["details"][models["active_model_id"]]
+    assert set(details) >= {
+        "recipe", "steps", "cache_mode", "timesteps", "summary_tokens", "raw_window_frames", "summary_window_frames",
+        "sink_gap_max", "recency", "recency_source", "noise_schedule", "train_step", "file", "labels", "focus",
+        "profile",
+    }  # fmt: skip
+    assert set(models["nfe"]) == {
+        "override",
+        "mode",
+        "modes",
+        "ckpt_steps",
+        "active_steps",
+        "timesteps",
+        "max",
+    }
