@@ -25,7 +25,7 @@ FIND_PYTHON = for each in python3.13 python3.12 python3.11 python3; do \
 	then echo "$$each"; break; fi; done
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 	$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) $(PIP_ARGS)
-PATHS := src tests $(wildcard bench) $(wildcard examples)
+PATHS := src tests docs $(wildcard bench) $(wildcard examples)
 
 .PHONY: help
 help: ## Show this list

@@ -48,7 +48,9 @@ def cli_page() -> str:
     parts = ["# Command line", "", "Made from the code by `python docs/make_reference.py`.", ""]
     names = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
     for name in names:
-        text = runner.invoke(app, [name, "--help"], env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}).stdout
+        text = runner.invoke(
+            app, [name, "--help"], env={"COLUMNS": "100", "TERM": "dumb", "NO_COLOR": "1"}
+        ).stdout
         lines = "\n".join(line.rstrip() for line in text.strip("\n").splitlines())
         parts += [f"## worldloop {name}", "", "```text", lines, "```", ""]
     return "\n".join(parts)
@@ -65,7 +67,9 @@ def errors_page() -> str:
         "| class | meaning | HTTP | WebSocket close | exit code |",
         "| --- | --- | --- | --- | --- |",
     ]
-    classes = [c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.WorldloopError)]
+    classes = [
+        c for c in vars(errors).values() if inspect.isclass(c) and issubclass(c, errors.WorldloopError)
+    ]
     for each in classes:
         public = "" if each.__name__ in public_names else " (internal)"
         meaning = (inspect.getdoc(each) or "").splitlines()[0]

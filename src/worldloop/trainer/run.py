@@ -6,6 +6,7 @@
       world.state                stage 2, to go on from (tensors and numbers only)
       autoencoder.csv world.csv  curves
       <name>-<K>r.safetensors    the checkpoint, moving average of the weights
+      card.md                    what the checkpoint is
 Owns files and the order of stages. Called by the command line.
 """
 
@@ -25,11 +26,14 @@ from worldloop.models.summaryformer import Summaryformer
 from worldloop.models.weights import load_autoencoder, save_autoencoder, save_checkpoint
 from worldloop.trainer import autoencoder as autoencoder_stage
 from worldloop.trainer.datasets import LatentClips
+from worldloop.trainer.model_card import model_card
 from worldloop.trainer.recipes import Recipe
 from worldloop.trainer.sources import Source, described, open_sources
 from worldloop.trainer.world import WorldTrainer
 
 SAVE_EVERY = 25
+VALIDATE_EVERY = 50
+"""A save takes a second, a validation the time of two steps."""
 
 
 class Run:
@@ -65,8 +69,12 @@ class Run:
 
     def train_autoencoder(self, data: Source, held_out: Source) -> Autoencoder:
         """Stage 1, or its result when it is there."""
-        if self.autoencoder_file.exists():
-            return load_autoencoder(self.autoencoder_file)[0]
+        if not self.autoencoder_file.exists():
+            self._make_autoencoder(data, held_out)
+        # Always as it is in the file, rounded: stage 2 then sees what is served, stopped or not.
+        return load_autoencoder(self.autoencoder_file)[0]
+
+    def _make_autoencoder(self, data: Source, held_out: Source) -> None:
         recipe = self.recipe.autoencoder
         torch.manual_seed(self.recipe.data.seed)
         rng = np.random.default_rng(self.recipe.data.seed)
@@ -95,7 +103,6 @@ class Run:
             data.stats(model),
             {"name": self.recipe.name, "license": self.recipe.license},
         )
-        return model
 
     def train_world(self, data: LatentClips, held_out: Source, autoencoder: Autoencoder) -> Path:
         """Stage 2 from where it stopped; returns the checkpoint's path."""
@@ -119,8 +126,9 @@ class Run:
                     "loss": trainer.step(data.clips(recipe.batch, recipe.frames, rng, sink_gap_max=gap))
                 }
                 last = trainer.step_number == recipe.steps
-                if trainer.step_number % SAVE_EVERY == 0 or last:
+                if trainer.step_number % VALIDATE_EVERY == 0 or last:
                     values |= trainer.validate(check, trainer.average)
+                if trainer.step_number % SAVE_EVERY == 0 or last:
                     self._save(state_file, trainer)
                 curve.add(trainer.step_number, values)
         return self.checkpoint
@@ -144,6 +152,9 @@ class Run:
             license=recipe.license,
             trained_on=recipe.trained_on,
         )
+        files = [self.checkpoint, self.autoencoder_file]
+        card = model_card(recipe, trainer.average, trainer.step_number, files)
+        (self.folder / "card.md").write_text(card)
 
 
 class _Curve:

@@ -1,0 +1,77 @@
+"""Makes the pictures of the README from the real thing: `python docs/make_media.py`.
+
+The clip is dreamed through the Python API. The screenshots are of the page in Chromium, playing a live game.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+import worldloop
+
+FOLDER = Path(__file__).parent / "images"
+WALK = "." * 4 + "d" * 12 + "s" * 6 + "." * 2 + "a" * 10 + "w" * 8 + "d" * 10
+SCALE = 3
+GIF_MS = 60
+BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+
+
+def make_clip(path: Path, picture: str, walk: str) -> None:
+    """A GIF of every second dreamed picture, at about half speed of play."""
+    frames = []
+    with worldloop.load_world("meadow") as world, world.start(picture, seed=3) as session:
+        frames.append(session.first[0])
+        for key in walk:
+            frames.extend(session.step({key} if key != "." else ())[1::2])
+    height, width = frames[0].shape[:2]
+    size = (width * SCALE, height * SCALE)
+    images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]
+    palette = Image.fromarray(frames[0]).quantize(64)
+    images = [image.quantize(64, palette=palette, dither=Image.Dither.NONE) for image in images]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=GIF_MS, loop=0, optimize=True)
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A real server's URL."""
+    command = [sys.executable, "-m", "worldloop", "play", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().removeprefix("ready ").strip()
+        process.send_signal(signal.SIGTERM)
+
+
+def make_screenshots(folder: Path) -> None:
+    """`page.png` while a game plays, and `phone.png`."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    with server() as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        for name, size in (("page", (1280, 860)), ("phone", (390, 844))):
+            context = browser.new_context(
+                viewport={"width": size[0], "height": size[1]},
+                has_touch=name == "phone",
+                color_scheme="light",
+            )
+            page = context.new_page()
+            page.goto(f"{url}/?autoplay=lakeside")
+            page.wait_for_timeout(2500)
+            page.keyboard.down("d")
+            page.wait_for_timeout(2500)
+            page.screenshot(path=str(folder / f"{name}.png"))
+            context.close()
+        browser.close()
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    make_clip(FOLDER / "meadow.gif", "lakeside", WALK)
+    make_screenshots(FOLDER)
