@@ -181,14 +181,15 @@ class WorldTrainer:
         history: Tensor,
         choice: Tensor,
         noise: Tensor,
-        *,
-        told: bool = True,
+        told: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """(v, x0) of every frame at the timestep that `choice [B, T]` names."""
+        """(v, x0) of every frame at the timestep that `choice [B, T]` names; `told [B]` clips know their actions."""
         alpha, sigma = self._alpha[choice][..., None, None], self._sigma[choice][..., None, None]
         noisy = alpha * clips.latents + sigma * noise
-        actions = clips.actions if told else torch.full_like(clips.actions, NO_ACTION)
-        fps = torch.full((len(history),), self.recipe.fps if told else 0.0)
+        actions, fps = clips.actions, torch.full((len(history),), self.recipe.fps)
+        if told is not None:
+            actions = torch.where(told[:, None, None], actions, NO_ACTION)
+            fps = torch.where(told, fps, 0.0)
         v = clip_v(
             model, self.geometry, history, noisy, self._times[choice], actions, fps, clips.sink_gap,
             block_fn=self._block_fn if model is self.work else None,
@@ -200,8 +201,9 @@ class WorldTrainer:
         choice = torch.multinomial(shares, clips.weights.numel(), replacement=True, generator=self.generator)
         choice = choice.view(clips.weights.shape)
         noise = torch.randn(clips.latents.shape, generator=self.generator)
-        told = float(torch.rand((), generator=self.generator)) >= self.recipe.no_action
-        v, _ = self._predict(model, clips, history, choice, noise, told=told)
+        # A few clips of a batch, never a whole one: a step on clips that cannot be predicted undoes several others.
+        told = torch.rand(len(clips.latents), generator=self.generator) >= self.recipe.no_action
+        v, _ = self._predict(model, clips, history, choice, noise, told)
         alpha, sigma = self._alpha[choice][..., None, None], self._sigma[choice][..., None, None]
         target = alpha * noise - sigma * clips.latents
         error = ((v - target).square() * self._channel_weights).mean(dim=(2, 3))
