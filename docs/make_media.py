@@ -13,30 +13,39 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import worldloop
 
 FOLDER = Path(__file__).parent / "images"
-WALK = "." * 4 + "d" * 12 + "s" * 6 + "." * 2 + "a" * 10 + "w" * 8 + "d" * 10
+LATENTS = 60
+BLOCKED = 12.0
+"""Mean difference of two pictures, in byte values, under which the walker stood still."""
 SCALE = 3
 GIF_MS = 60
 BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 
 
-def make_clip(path: Path, picture: str, walk: str) -> None:
-    """A GIF of every second dreamed picture, at about half speed of play."""
-    frames = []
-    with worldloop.load_world("meadow") as world, world.start(picture, seed=3) as session:
-        frames.append(session.first[0])
-        for key in walk:
-            frames.extend(session.step({key} if key != "." else ())[1::2])
+def make_clip(path: Path, picture: str, seed: int) -> None:
+    """A GIF of every second dreamed picture, at about half speed of play: a stroll that turns where it is blocked."""
+    rng = np.random.default_rng(seed)
+    with worldloop.load_world("meadow") as world, world.start(picture, seed=seed) as session:
+        frames = [session.first[0], *session.step()[1::2]]
+        key, left = "d", 6
+        for _ in range(LATENTS):
+            made = session.step({key})
+            moved = np.abs(made[3].astype(float) - frames[-1]).mean() > BLOCKED
+            frames.extend(made[1::2])
+            left -= 1
+            if not moved or left == 0:
+                key, left = str(rng.choice([k for k in "wasd" if k != key])), int(rng.integers(3, 9))
     height, width = frames[0].shape[:2]
     size = (width * SCALE, height * SCALE)
     images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]
-    palette = Image.fromarray(frames[0]).quantize(64)
-    images = [image.quantize(64, palette=palette, dither=Image.Dither.NONE) for image in images]
+    palette = Image.fromarray(np.concatenate(frames[::15])).quantize(96)
+    images = [image.quantize(96, palette=palette, dither=Image.Dither.NONE) for image in images]
     images[0].save(path, save_all=True, append_images=images[1:], duration=GIF_MS, loop=0, optimize=True)
 
 
@@ -62,9 +71,9 @@ def make_screenshots(folder: Path) -> None:
                 color_scheme="light",
             )
             page = context.new_page()
-            page.goto(f"{url}/?autoplay=lakeside")
+            page.goto(f"{url}/?autoplay=crossroads")
             page.wait_for_timeout(2500)
-            page.keyboard.down("d")
+            page.keyboard.down("a")
             page.wait_for_timeout(2500)
             page.screenshot(path=str(folder / f"{name}.png"))
             context.close()
@@ -73,5 +82,5 @@ def make_screenshots(folder: Path) -> None:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    make_clip(FOLDER / "meadow.gif", "lakeside", WALK)
+    make_clip(FOLDER / "meadow.gif", "flower-coast", seed=5)
     make_screenshots(FOLDER)

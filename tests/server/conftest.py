@@ -236,7 +236,9 @@ async def open_site(**settings: Any) -> AsyncIterator[Site]:
     clock = settings.pop("clock", None)
     gallery = settings.pop("gallery", None)
     host = ScriptedHost()
-    app = create_app(host, Settings(**{"stream_fps": 120, "stream_scale": 1, **settings}), clock=clock, gallery=gallery)
+    app = create_app(
+        host, Settings(**{"stream_fps": 120, "stream_scale": 1, **settings}), clock=clock, gallery=gallery
+    )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
         site = Site(app, host, http)

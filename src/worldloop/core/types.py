@@ -31,8 +31,8 @@ class Controls:
     pressed: frozenset[str] = frozenset()
     fps: float | None = 12.0
 
-    def action(self, *, jump_sprint: bool = False) -> Action:
-        """The model's five numbers. Opposite keys cancel; jump and sprint are 0 unless the profile has them."""
+    def action(self, *, jump_sprint: bool = False, yaw: bool = True) -> Action:
+        """The model's five numbers. Opposite keys cancel; what the profile does not have is 0."""
         if self.fps is None:
             return (NO_ACTION,) * 5
         held = self.pressed
@@ -41,7 +41,7 @@ class Controls:
             float("d" in held) - float("a" in held),
             float(jump_sprint and "space" in held),
             float(jump_sprint and "shift" in held),
-            float("right" in held) - float("left" in held),
+            float(yaw and "right" in held) - float(yaw and "left" in held),
         )
 
 

@@ -334,7 +334,7 @@ class WorldLoop:
         return self._condition(torch.zeros(1, device=self.model.device), controls, start=start)
 
     def _condition(self, times: Tensor, controls: Controls, *, start: bool = False) -> Film:
-        action = controls.action(jump_sprint=self.model.config.jump_sprint)
+        action = controls.action(jump_sprint=self.model.config.jump_sprint, yaw=self.model.config.yaw)
         assert controls.fps is not None or set(action) == {NO_ACTION}
         actions = torch.tensor([action], device=self.model.device).expand(len(times), -1)
         fps = times.new_full((len(times),), controls.fps or 0.0)

@@ -73,9 +73,10 @@ class Entry:
     @property
     def profile(self) -> dict[str, Any]:
         """What the player can do: `{"name", "jump_sprint", "controls"}`."""
-        keys = ["w", "a", "s", "d", "left", "right"]
-        live = ["space", "shift"] if self.config.jump_sprint else []
-        return {"name": self.config.profile, "jump_sprint": self.config.jump_sprint, "controls": keys + live}
+        turn = ["left", "right"] if self.config.yaw else []
+        jump = ["space", "shift"] if self.config.jump_sprint else []
+        controls = ["w", "a", "s", "d", *turn, *jump]
+        return {"name": self.config.profile, "jump_sprint": self.config.jump_sprint, "controls": controls}
 
     def recency(self, *, enabled: bool = True) -> tuple[Recency | None, str]:
         """(bias, where it comes from): trained, serve, off, or off (disabled)."""

@@ -45,6 +45,7 @@ ARCHITECTURE = (
 OPTIONAL: dict[str, Any] = {
     "latent_channels": 48, "latent_hw": [24, 42], "encode_fps": 12, "autoencoder": None, "license": None,
     "trained_on": None, "cond_dim": 0, "rope_spatial_base": 10_000.0, "grid_embedding": False,
+    "yaw": True,
 }  # fmt: skip
 """Keys that may be missing, with the published model's constants."""
 FOCUS_KEY = "z0_focus_region_embed"
@@ -59,7 +60,7 @@ class CheckpointConfig:
         timesteps, timestep_shift, schedule: the sampler's law; timesteps high to low.
         cache_mode: `recache` or `last_step_writes`.
         recency: the trained bias on summaries, or None.
-        profile, jump_sprint: what the player can do.
+        profile, jump_sprint, yaw: what the player can do; what a world was not trained with is always 0.
         encode_fps: RGB frames a second that the model was trained at.
         step: training step, or None.
         saved: the config as it is in the file, optional keys filled in.
@@ -73,6 +74,7 @@ class CheckpointConfig:
     recency: Recency | None
     profile: str
     jump_sprint: bool
+    yaw: bool
     encode_fps: int
     step: int | None
     saved: Mapping[str, Any]
@@ -112,7 +114,7 @@ def parse_config(
     timesteps = _timesteps(full["timesteps"])
     if full["cache_mode"] not in CACHE_MODES:
         raise ValueError(f"cache_mode={full['cache_mode']!r} must be one of {CACHE_MODES}")
-    for key in ("focus_region", "jump_sprint", "grid_embedding"):
+    for key in ("focus_region", "jump_sprint", "grid_embedding", "yaw"):
         if not isinstance(full[key], bool):
             raise ValueError(f"{key}={full[key]!r} must be true or false")
     shift = _number(full, "timestep_shift")
@@ -147,6 +149,7 @@ def parse_config(
         recency=parse_recency(full["recency"], model.summary_window_frames),
         profile=str(full["profile"]),
         jump_sprint=full["jump_sprint"],
+        yaw=full["yaw"],
         encode_fps=_integer(full, "encode_fps", least=1),
         step=step,
         saved=full,
@@ -203,6 +206,7 @@ def save_checkpoint(
     profile: str,
     jump_sprint: bool,
     step: int | None,
+    yaw: bool = True,
     autoencoder: Path | None = None,
     schedule: Schedule | None = None,
     recency: Recency | None = None,
@@ -228,6 +232,7 @@ def save_checkpoint(
         },
         "profile": profile,
         "jump_sprint": jump_sprint,
+        "yaw": yaw,
         "encode_fps": encode_fps,
         "autoencoder": None if autoencoder is None else {"file": autoencoder.name, "sha256": file_hash(autoencoder)},
         "license": license,

@@ -24,7 +24,9 @@ def model_card(recipe: Recipe, model: Summaryformer, step: int, files: list[Path
         "trained on": f"{recipe.trained_on}: {data.episodes} walks of {data.steps} steps, seed {data.seed}",
         "training": f"step {step} of {world.steps}, {world.batch} clips of {world.frames} frames a step",
         "timesteps": ", ".join(str(t) for t in world.timesteps),
-        "controls": "forward, back, left, right" + (", jump, sprint" if recipe.jump_sprint else ""),
+        "controls": "forward, back, left, right"
+        + (", turn" if recipe.yaw else "")
+        + (", jump, sprint" if recipe.jump_sprint else ""),
         "licence": recipe.license,
         "made by": f"`worldloop train {recipe.name}`",
         "good for": "playing, tests, and research on small world models; it knows only what it was trained on",

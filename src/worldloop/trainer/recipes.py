@@ -41,7 +41,7 @@ class Recipe:
 
     Attributes:
         name: of the world.
-        profile: what the player can do: name and whether jump and sprint are live.
+        profile, jump_sprint, yaw: what the player can do: a name, and which keys beside W A S D are live.
         timestep_shift: law of the served timesteps; they are `world.timesteps`.
         encode_fps: RGB frames a second of the training data.
         license, trained_on: written into the checkpoint.
@@ -56,6 +56,7 @@ class Recipe:
     timestep_shift: float = 2.0
     profile: str = "meadow"
     jump_sprint: bool = False
+    yaw: bool = False
     encode_fps: int = 12
     license: str = "Apache-2.0"
     trained_on: str = "walks in worldloop's own simulator"

@@ -146,6 +146,7 @@ class Run:
             cache_mode="recache",
             profile=recipe.profile,
             jump_sprint=recipe.jump_sprint,
+            yaw=recipe.yaw,
             step=trainer.step_number,
             autoencoder=self.autoencoder_file,
             encode_fps=recipe.encode_fps,
