@@ -146,7 +146,7 @@ SIZES = {
     ),
     "gta": SummaryformerConfig(
         dim=1280, ffn_dim=3456, num_heads=20, num_layers=28, summary_tokens=96, raw_window_frames=2,
-        summary_window_frames=24,
+        summary_window_frames=24, cond_dim=256,
     ),
 }  # fmt: skip
 """`tiny` is for tests, `embedded` what the package ships, `gta` the published size (dim, heads and ffn are ours)."""
