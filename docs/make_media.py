@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 import worldloop
 
 FOLDER = Path(__file__).parent / "images"
-LATENTS = 60
+LATENTS = 44
 BLOCKED = 12.0
 """Mean difference of two pictures, in byte values, under which the walker stood still."""
 SCALE = 3

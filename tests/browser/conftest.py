@@ -80,7 +80,7 @@ def server_url() -> Iterator[str]:
         yield running.rstrip("/")
         return
     # Slow enough that a browser without a graphics card, on two shared cores, misses few pictures.
-    command = [sys.executable, "-m", "worldloop", "play", "--no-browser", "--port", "0", "--set", "stream_fps=15"]
+    command = [sys.executable, "-m", "worldloop", "play", "--no-browser", "--port=0", "--set=stream_fps=15"]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
