@@ -36,7 +36,7 @@ install: $(VENV)/.installed ## Make .venv and install what serving, training and
 
 .PHONY: play
 play: $(VENV)/.installed ## Open a world in the browser (PLAY_ARGS="--port 9000")
-	$(BIN)/worldloop play $(PLAY_ARGS)
+	@$(BIN)/worldloop play $(PLAY_ARGS)
 
 .PHONY: test
 test: $(VENV)/.installed-dev browser ## Run every test (TEST_ARGS="tests/codec -x")

@@ -65,8 +65,11 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def memory_bytes(pid: int | str = "self", *, peak: bool = False) -> int:
-    """Resident bytes of a process on Linux, now or at its highest."""
-    key = "VmHWM:" if peak else "VmRSS:"
+    """Bytes of a process on Linux: resident at its highest, or what it has allocated and holds now.
+
+    The latter leaves out pages of files (libraries, weights), which the system takes and gives back as it likes.
+    """
+    key = "VmHWM:" if peak else "RssAnon:"
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * 1024

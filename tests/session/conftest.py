@@ -62,6 +62,27 @@ class InlineGame:
         self.closed += 1
 
 
+class TimedGame(InlineGame):
+    """Each frame takes `making_s` of `clock`, which the test sets; `begun` has the times of asking."""
+
+    def __init__(self, making_s: float) -> None:
+        super().__init__(held=True)
+        self.making_s = making_s
+        self.clock: ManualClock
+        self.begun: list[float] = []
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, controls: Controls) -> Future[Emit]:
+        self.begun.append(self.clock.monotonic())
+        future = super().submit(controls)
+        self.tasks.add(asyncio.ensure_future(self._answer_later()))
+        return future
+
+    async def _answer_later(self) -> None:
+        await self.clock.sleep(self.making_s)
+        self.answer()
+
+
 class MemorySocket:
     """What was sent, with the times; what is to be received; `stuck` makes sends wait for ever."""
 
@@ -164,9 +185,7 @@ class Table:
             socket=self.socket,
             make_encoder=lambda: self.encoder,
             clock=self.clock,
-            settings=Settings(stream_fps=10, session_limit_s=0, **settings)
-            if "session_limit_s" not in settings
-            else Settings(stream_fps=10, **settings),
+            settings=Settings(**{"stream_fps": 10, "session_limit_s": 0, "just_in_time": False, **settings}),
             observer=self.counts,
             hello='{"type":"hello"}',
             threads=InlineThreads(),
@@ -191,3 +210,8 @@ def table() -> Any:
 @pytest.fixture
 def inline_game() -> Any:
     return InlineGame
+
+
+@pytest.fixture
+def timed_game() -> Any:
+    return TimedGame

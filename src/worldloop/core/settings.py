@@ -138,6 +138,11 @@ class Settings(BaseSettings):
     h264_bitrate: int = Field(
         4_000_000, ge=10_000, le=1_000_000_000, description="Bits a second of the stream."
     )
+    just_in_time: bool = Field(
+        True,
+        description="Within the watermark, begin the next latent frame as late as it can be made in time, so that it "
+        "shows the newest keys.",
+    )
     stream_scale: int = Field(
         0,
         ge=0,

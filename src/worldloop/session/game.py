@@ -3,7 +3,8 @@
 Owns the flow between a host's game, an encoder and a socket:
 
     receive   newest controls; a message that is wrong is answered and changes nothing
-    generate  waits until few pictures are queued, reads the controls as late as that, asks for the next frame
+    generate  waits until few pictures are queued and the next frame can just be made in time, reads the controls as
+              late as that, asks for the frame
     send      encodes, waits until the picture is due, sends; never drops
 
 Does not own leases, start pictures or the transport. Built and run by `session.arena`, on its event loop.
@@ -28,6 +29,7 @@ from worldloop.core.settings import Settings
 from worldloop.core.telemetry import SessionLog
 from worldloop.engine.contract import Emit
 from worldloop.session.host import Game
+from worldloop.session.lead import Lead
 from worldloop.session.observer import Observer
 from worldloop.session.pacer import FramePacer
 from worldloop.session.socket import LEFT, Ending, PlayerSocket, SocketClosedError, failed, over
@@ -36,6 +38,9 @@ from worldloop.wire.world import ack_message, close_reason, error_message, log_m
 from worldloop.wire.world import session_over_message as over_message
 
 LOG_POLL_S = 0.1
+LATE_TURN_S = 0.05
+TIMER_S = 0.001
+"""Shorter waits are none: no timer is that fine, and a clock's own rounding could make one last for ever."""
 
 
 class Encoder(Protocol):
@@ -101,7 +106,8 @@ class GameSession:
         self._room, self._filled, self._first_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._drained: Ending | None = None
         self._stopped: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        self._pacer = FramePacer()
+        self._pacer, self._lead = FramePacer(), Lead()
+        self._in_hand = 0
         self._sending = asyncio.Lock()
         self._sent = 0
         self._threads = threads or ThreadPoolExecutor(1, thread_name_prefix="encode")
@@ -177,13 +183,16 @@ class GameSession:
             while len(self._queue) > self._settings.frames_low_watermark:
                 self._room.clear()
                 await self._room.wait()
+            await self._until_late()
             self._making = self._heard
             began = self._clock.monotonic()
             try:
                 emit = await _settled(self._game.submit(self._making.state.controls))
             except SessionEndedError as error:
                 return await self._let_drain(over("over", str(error) or "the game is over"))
-            self._observer.stage("generate", self._clock.monotonic() - began)
+            seconds = self._clock.monotonic() - began
+            self._lead.took(seconds)
+            self._observer.stage("generate", seconds)
             self._observe_device(emit)
             made_with, self._making = self._making, None
             self._enqueue(emit, made_with)
@@ -194,6 +203,17 @@ class GameSession:
             self._observer.stage("denoise", denoise)
             self._observer.stage("decode", decode)
             self._observer.stage("memory", sum(emit.device_s.values()) - denoise - decode)
+
+    async def _until_late(self) -> None:
+        """Wait until the next frame can just be made in time, so that it shows the newest keys."""
+        while self._settings.just_in_time:
+            now, fps = self._clock.monotonic(), self._heard.state.stream_fps
+            due = self._pacer.due(fps, now, len(self._queue) + self._in_hand)
+            wait = self._lead.wait(now, due)
+            if wait < TIMER_S:
+                return
+            # In short turns: the rate may change meanwhile.
+            await self._clock.sleep(min(wait, LATE_TURN_S))
 
     def _enqueue(self, emit: Emit, made_with: _Heard) -> None:
         # The start picture is the player's own: no keys shaped it.
@@ -218,12 +238,15 @@ class GameSession:
                 self._filled.clear()
                 await self._filled.wait()
             picture = self._queue.popleft()
+            self._in_hand = 1
             self._room.set()
             began = self._clock.monotonic()
             unit = await loop.run_in_executor(self._threads, self._encode, picture.pixels)
             now = self._clock.monotonic()
             self._observer.stage("encode", now - began)
-            await self._clock.sleep(self._pacer.delay(self._heard.state.stream_fps, now))
+            delay = self._pacer.delay(self._heard.state.stream_fps, now)
+            self._in_hand = 0
+            await self._clock.sleep(delay)
             messages: list[str | bytes] = [pack_access_unit(key=unit.key, data=unit.data)]
             if picture.shows is not None and picture.shows is not shown:
                 messages[:0] = self._acknowledge(picture.shows, shown)

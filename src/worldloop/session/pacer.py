@@ -22,3 +22,7 @@ class FramePacer:
         due = now if self._due is None else self._due + interval
         self._due = due if now - due <= interval else now
         return max(0.0, self._due - now)
+
+    def due(self, fps: float, now: float, ahead: int) -> float:
+        """When a picture is due that has `ahead` others before it, those not counted yet; `now` before the first."""
+        return now if self._due is None else self._due + (ahead + 1) / fps
