@@ -29,7 +29,7 @@ BROWSER_FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-b
 
 
 def make_clip(path: Path, picture: str, seed: int) -> None:
-    """A GIF of every second dreamed picture, at about half speed of play: a stroll that turns where it is blocked."""
+    """A GIF of every second dreamed picture, near the speed of play: a stroll that turns where it is blocked."""
     rng = np.random.default_rng(seed)
     with worldloop.load_world("meadow") as world, world.start(picture, seed=seed) as session:
         frames = [session.first[0], *session.step()[1::2]]
@@ -44,8 +44,8 @@ def make_clip(path: Path, picture: str, seed: int) -> None:
     height, width = frames[0].shape[:2]
     size = (width * SCALE, height * SCALE)
     images = [Image.fromarray(frame).resize(size, Image.Resampling.NEAREST) for frame in frames]
-    palette = Image.fromarray(np.concatenate(frames[::15])).quantize(96)
-    images = [image.quantize(96, palette=palette, dither=Image.Dither.NONE) for image in images]
+    palette = Image.fromarray(np.concatenate(frames[::15])).quantize(200)
+    images = [image.quantize(200, palette=palette, dither=Image.Dither.NONE) for image in images]
     images[0].save(path, save_all=True, append_images=images[1:], duration=GIF_MS, loop=0, optimize=True)
 
 
@@ -82,5 +82,5 @@ def make_screenshots(folder: Path) -> None:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    make_clip(FOLDER / "meadow.gif", "flower-coast", seed=5)
+    make_clip(FOLDER / "meadow.gif", "greenwood", seed=9)
     make_screenshots(FOLDER)
