@@ -5,7 +5,6 @@ The client is `examples/protocol_client.py`: HTTP, a WebSocket, and PyAV. The se
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,13 +27,8 @@ PLAY_S = 30
 
 
 @pytest.fixture(scope="module")
-def client() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("protocol_client", ROOT / "examples" / "protocol_client.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def client(load_script: Callable[[Path], ModuleType]) -> ModuleType:
+    return load_script(ROOT / "examples" / "protocol_client.py")
 
 
 @pytest.fixture(scope="module")
