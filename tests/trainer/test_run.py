@@ -85,7 +85,7 @@ def test_training_learns_one_clip(tmp_path: Path) -> None:
         recipe = replace(recipe, muon_rate=0.02 * rate, adam_rate=3e-3 * rate)
         run = Run(TINY, tmp_path, compile_blocks=False)
         data, _ = run_module.open_sources(TINY)
-        latents = data.latents(run.train_autoencoder(data, data))
+        latents = data.latents(*run.train_autoencoder(data, data))
         trainer = WorldTrainer(
             run_module.Summaryformer(TINY.model), recipe, latents.stats.rest_std, compile_blocks=False
         )

@@ -15,7 +15,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from worldloop.core.errors import SettingsError
@@ -36,6 +45,23 @@ _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Fps = Annotated[float, Field(ge=1, le=120, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class RecencySettings(BaseModel):
+    """A bias on summaries by age in frames: none up to `flat_until`, then a smooth ramp to -`beta` at `decay_end`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    flat_until: Annotated[int, Field(ge=0, le=128)] = 5
+    decay_end: Annotated[int, Field(ge=1, le=129)] = 17
+    beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 6.0
+    gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 2.0
+
+    @model_validator(mode="after")
+    def _ramp_has_a_length(self) -> RecencySettings:
+        if self.flat_until >= self.decay_end:
+            raise ValueError(f"flat_until={self.flat_until} must be below decay_end={self.decay_end}")
+        return self
 
 
 class Settings(BaseSettings):
@@ -60,8 +86,23 @@ class Settings(BaseSettings):
         None,
         description="Model at start: an id, `latest` (highest train step), or none for the first in order.",
     )
-    dtype: Literal["auto", "bf16", "fp32"] = Field(
-        "auto", description="Number format of the weights; auto picks per device."
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:[0-9]{1,2})?)$",
+        description="`auto` (the first CUDA device, else the CPU), `cpu`, or `cuda:N`.",
+    )
+    dtype: Literal["auto", "bf16", "autocast", "fp32"] = Field(
+        "auto",
+        description="Number format of the network: `bf16` weights with float32 conditioning, float32 weights that are "
+        "multiplied in bfloat16 (`autocast`), or `fp32`; auto picks per device.",
+    )
+    decoder_dtype: Literal["auto", "bf16", "fp32"] = Field(
+        "auto", description="Number format of the picture decoder; auto is bf16 unless `dtype` comes to fp32."
+    )
+    fp8_linears: Literal["off", "row", "tensor"] = Field(
+        "off",
+        description="Multiply the trunk's matrices in fp8 (e4m3), with one scale a `row` or one a `tensor`; needs a CUDA "
+        "device of capability 8.9 or higher and `dtype` bf16.",
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of the model; 0 chooses.")
     seed: int | None = Field(
@@ -84,9 +125,49 @@ class Settings(BaseSettings):
         description="At the end of the position table: rebuild the memory and go on, or end the game. A checkpoint "
         "without a clean pass (`nr`) always ends it.",
     )
+    drift_limit: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="Rebuild the memory when the dream's latents are this many times as far from the trained "
+        "statistics as a healthy dream's; 0 is off.",
+    )
+    recency_enabled: bool = Field(
+        True,
+        description="Whether summaries may be biased by age: by the checkpoint's own bias or by `serve_recency`.",
+    )
+    serve_recency: RecencySettings = Field(
+        RecencySettings(),
+        description="Bias of a checkpoint whose name carries `rec` and that was trained without one.",
+    )
     serve_window_frames: int | None = Field(
         None, ge=1, le=128, description="Memory window in frames; none is each checkpoint's own."
     )
+
+    # Speed
+    compile: Literal["off", "default", "max-autotune-no-cudagraphs", "max-autotune+cudagraphs"] = Field(
+        "off", description="How the network is compiled; a mode takes seconds to minutes at start."
+    )
+    compile_decoder: Literal["off", "default", "max-autotune-no-cudagraphs"] = Field(
+        "off", description="How the picture decoder is compiled."
+    )
+    compile_dynamic: bool = Field(False, description="Compile for changing shapes; ours never change.")
+    recompile_limit: int = Field(64, ge=8, le=4096, description="Graphs that a compiled function may hold.")
+    warmup: bool = Field(
+        True, description="Play a game before the port opens, so that no player pays for compilation."
+    )
+    warmup_frames: int = Field(
+        8,
+        ge=3,
+        le=64,
+        description="Latent frames of that game beyond the window when compiled, and all of them when not.",
+    )
+    profile_frames: int = Field(
+        0, ge=0, le=64, description="Latent frames to profile by kernel after the warm-up; 0 is none."
+    )
+    profile_dir: str = Field(".", min_length=1, description="Folder of the profile's Chrome trace.")
+    profile_exit: bool = Field(False, description="Stop after the profile.")
 
     # Players
     slots: int = Field(1, ge=1, le=256, description="Games at the same time.")
@@ -119,6 +200,18 @@ class Settings(BaseSettings):
         gt=0,
         allow_inf_nan=False,
         description="A socket that takes longer than this for one message is closed.",
+    )
+
+    resume_s: Seconds = Field(
+        20.0,
+        description="A game whose connection broke may be taken up again for this many seconds; 0 ends it at once.",
+    )
+    drain_s: float = Field(
+        10.0,
+        gt=0,
+        le=600,
+        allow_inf_nan=False,
+        description="Seconds that a stop may take: games are told and ended, answers are finished, then it ends.",
     )
 
     # Stream
@@ -263,6 +356,12 @@ class Settings(BaseSettings):
         if value is not None and not _SERVER_ID.fullmatch(value):
             raise ValueError("1 to 64 of A-Z a-z 0-9 _ - (a ticket's fields are separated by dots)")
         return value
+
+    @model_validator(mode="after")
+    def _fp8_fits(self) -> Settings:
+        if self.fp8_linears != "off" and self.dtype in ("autocast", "fp32"):
+            raise ValueError(f"fp8_linears={self.fp8_linears} needs dtype bf16 (or auto), not {self.dtype}")
+        return self
 
     @model_validator(mode="after")
     def _tickets_whole(self) -> Settings:

@@ -3,7 +3,7 @@
 Shapes as in `summaryformer`, plus T frames of a clip; frame 0 is the start picture. Two streams run side by side: the
 clean records that later frames read, and the noisy frames that are predicted. Every frame gathers its few hundred keys
 (start picture, Y raw records, summaries of ages Y + 1 to W, its own record), so no T x T mask is ever built.
-Called by `trainer`; equal to the streaming form in mode `recache`, which a test holds it to.
+Called by `trainer`; equal to the streaming form in both cache modes, which a test holds it to.
 """
 
 from __future__ import annotations
@@ -60,22 +60,25 @@ def clip_v(
     sink_gap_B: Tensor,
     *,
     focus_N: Tensor | None = None,
+    record_timestep: int = 0,
     block_fn: BlockFn | None = None,
 ) -> Tensor:
     """v of every noisy frame, float32 `[B, T, N, C]`; that of frame 0 means nothing.
 
     Args:
-        clean_BTNC: what the memory holds; frame 0 is the start picture.
+        clean_BTNC: what the passes see that write the memory; frame 0 is the start picture.
         noisy_BTNC: x_t of every frame.
         timesteps_BT: of the noisy frames.
         actions_BT5: of every frame; that of frame 0 is not read.
         fps_B: told to the model; 0 means none.
         sink_gap_B: distance in frames from the start picture to frame 1, at least 1.
         focus_N: focus region of the start picture.
+        record_timestep: of the passes that write the memory: 0 in mode `recache`, the last served one in mode
+            `last_step_writes`, whose `clean_BTNC` is noised to it. The start picture's is always 0.
         block_fn: a faster `clip_block`, such as a compiled one.
     """
     config = model.config
-    conditions = _condition(model, timesteps_BT, actions_BT5, fps_B)
+    conditions = _condition(model, timesteps_BT, record_timestep, actions_BT5, fps_B)
     x = model.tokens(torch.stack((clean_BTNC, noisy_BTNC), dim=2))
     if focus_N is not None:
         marked = model.tokens(clean_BTNC[:, 0], focus_N)
@@ -152,10 +155,12 @@ def _mask(config: SummaryformerConfig, frames: int) -> Tensor:
     return torch.zeros(visible.shape).masked_fill(~visible, float("-inf"))[:, None]
 
 
-def _condition(model: Summaryformer, timesteps_BT: Tensor, actions_BT5: Tensor, fps_B: Tensor) -> Film:
+def _condition(
+    model: Summaryformer, timesteps_BT: Tensor, record_timestep: int, actions_BT5: Tensor, fps_B: Tensor
+) -> Film:
     """FiLM of both streams, blocks `[B, T, 2, L, 6, D]` and head `[B, T, 2, 2, D]`."""
     batch, frames = timesteps_BT.shape
-    timesteps = torch.stack((torch.zeros_like(timesteps_BT), timesteps_BT), dim=2)
+    timesteps = torch.stack((torch.full_like(timesteps_BT, record_timestep), timesteps_BT), dim=2)
     actions = actions_BT5[:, :, None].expand(-1, -1, 2, -1)
     fps = fps_B[:, None, None].expand(-1, frames, 2)
     body = model.condition(timesteps.flatten(), actions.flatten(0, 2), fps.flatten())

@@ -19,6 +19,8 @@ from worldloop.models.weights import ARCHITECTURE, CheckpointConfig, file_hash, 
 
 WORLDS = Path(__file__).parents[1] / "assets" / "worlds"
 """Shipped worlds, a folder each."""
+AUTOENCODER = "autoencoder.safetensors"
+"""File of a folder's autoencoder."""
 SUFFIXES = (".safetensors", ".pt")
 SERVE_RECENCY = Recency(flat_until=5, decay_end=17, beta=6.0, gamma=2.0)
 """Bias given to a checkpoint whose name carries `rec` and that was trained without one."""
@@ -161,13 +163,22 @@ def find_world(name: str) -> Path:
     )
 
 
+def find_checkpoint(name: str) -> Path:
+    """The checkpoint that a path names, or the first one of a world's folder; errors as in `find_world` and `scan`."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    registry = scan(find_world(name))
+    return registry.entries[registry.default()].path
+
+
 def scan(
     folder: Path, *, rope_table_len: int = 4096, window: int | None = None, recency_enabled: bool = True
 ) -> Registry:
     """Check every checkpoint of a folder.
 
     Args:
-        folder: holds checkpoints and `autoencoder.safetensors`.
+        folder: holds checkpoints and the autoencoder's file.
         rope_table_len: capacity of the rotary table.
         window: memory window that every checkpoint is served with, or None for its own.
         recency_enabled: whether recency biases count.
@@ -175,9 +186,9 @@ def scan(
     Raises:
         CheckpointError: the folder is empty, a file is refused, or two files disagree on the architecture.
     """
-    autoencoder = folder / "autoencoder.safetensors"
+    autoencoder = folder / AUTOENCODER
     if not autoencoder.is_file():
-        raise CheckpointError(folder.name, "holds no autoencoder.safetensors")
+        raise CheckpointError(folder.name, f"holds no {AUTOENCODER}")
     files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p != autoencoder)
     if not files:
         raise CheckpointError(

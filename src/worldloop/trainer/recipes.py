@@ -44,6 +44,8 @@ class Recipe:
         profile, jump_sprint, yaw: what the player can do: a name, and which keys beside W A S D are live.
         timestep_shift: law of the served timesteps; they are `world.timesteps`.
         encode_fps: RGB frames a second of the training data.
+        start: checkpoint whose weights and autoencoder training begins with (a path, or a world's name for its first
+            one); empty begins with random ones.
         license, trained_on: written into the checkpoint.
     """
 
@@ -58,6 +60,7 @@ class Recipe:
     jump_sprint: bool = False
     yaw: bool = False
     encode_fps: int = 12
+    start: str = ""
     license: str = "Apache-2.0"
     trained_on: str = "walks in worldloop's own simulator"
 
@@ -96,15 +99,33 @@ def _change(value: Any, changes: dict[str, Any], where: str) -> Any:
     return replace(value, **new)
 
 
+_MEADOW = Recipe(
+    name="meadow",
+    data=DataRecipe(),
+    model=SummaryformerConfig.named("embedded"),
+    encoder=AutoencoderConfig(channels=48, latent_hw=(6, 10)),
+    autoencoder=AutoencoderRecipe(),
+    world=WorldRecipe(),
+    trained_on="walks in worldloop's own meadow simulator",
+)
+
 RECIPES = {
-    "meadow": Recipe(
-        name="meadow",
-        data=DataRecipe(),
-        model=SummaryformerConfig.named("embedded"),
-        encoder=AutoencoderConfig(channels=48, latent_hw=(6, 10)),
-        autoencoder=AutoencoderRecipe(),
-        world=WorldRecipe(),
-        trained_on="walks in worldloop's own meadow simulator",
+    "meadow": _MEADOW,
+    "meadow-3nr": replace(
+        _MEADOW,
+        start="meadow",
+        data=replace(_MEADOW.data, seed=7001),
+        world=replace(
+            _MEADOW.world,
+            cache_mode="last_step_writes",
+            steps=240,
+            warmup=20,
+            decay=0.9,
+            muon_rate=0.01,
+            adam_rate=5e-4,
+            own_from=0.1,
+            timestep_shares=(0.5, 0.25, 0.25),
+        ),
     ),
     "tiny": Recipe(
         name="tiny",
@@ -116,4 +137,5 @@ RECIPES = {
         trained_on="a few walks in worldloop's own meadow simulator, for tests",
     ),
 }
-"""`meadow` makes the shipped world; `tiny` runs the whole pipeline in seconds."""
+"""`meadow` makes the shipped world, `meadow-3nr` its variant without the clean pass from it; `tiny` runs the whole
+pipeline in seconds."""

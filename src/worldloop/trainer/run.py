@@ -5,7 +5,7 @@
       autoencoder.safetensors    stage 1
       world.state                stage 2, to go on from (tensors and numbers only)
       autoencoder.csv world.csv  curves
-      <name>-<K>r.safetensors    the checkpoint, moving average of the weights
+      <name>-<K>r.safetensors    the checkpoint (-<K>nr in mode last_step_writes), moving average of the weights
       card.md                    what the checkpoint is
 Owns files and the order of stages. Called by the command line.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import time
 from pathlib import Path
 
@@ -21,9 +22,10 @@ import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from worldloop.models.autoencoder import Autoencoder
+from worldloop.models.autoencoder import Autoencoder, LatentStats
+from worldloop.models.registry import AUTOENCODER, find_checkpoint, find_world
 from worldloop.models.summaryformer import Summaryformer
-from worldloop.models.weights import load_autoencoder, save_autoencoder, save_checkpoint
+from worldloop.models.weights import load_autoencoder, load_weights, save_autoencoder, save_checkpoint
 from worldloop.trainer import autoencoder as autoencoder_stage
 from worldloop.trainer.datasets import LatentClips
 from worldloop.trainer.model_card import model_card
@@ -55,24 +57,28 @@ class Run:
     @property
     def checkpoint(self) -> Path:
         """Where the finished world is written."""
-        return self.folder / f"{self.recipe.name}-{len(self.recipe.world.timesteps)}r.safetensors"
+        world = self.recipe.world
+        token = f"{len(world.timesteps)}{'r' if world.cache_mode == 'recache' else 'nr'}"
+        return self.folder / f"{self.recipe.name}-{token}.safetensors"
 
     @property
     def autoencoder_file(self) -> Path:
-        return self.folder / "autoencoder.safetensors"
+        return self.folder / AUTOENCODER
 
     def train(self) -> Path:
         """Both stages; returns the checkpoint's path."""
         data, held_out = open_sources(self.recipe)
-        model = self.train_autoencoder(data, held_out)
-        return self.train_world(data.latents(model), held_out, model)
+        model, stats = self.train_autoencoder(data, held_out)
+        return self.train_world(data.latents(model, stats), held_out, model)
 
-    def train_autoencoder(self, data: Source, held_out: Source) -> Autoencoder:
-        """Stage 1, or its result when it is there."""
+    def train_autoencoder(self, data: Source, held_out: Source) -> tuple[Autoencoder, LatentStats]:
+        """Stage 1, or its result when it is there: the autoencoder and the statistics of its latents."""
+        if not self.autoencoder_file.exists() and self.recipe.start:
+            shutil.copyfile(find_world(self.recipe.start) / AUTOENCODER, self.autoencoder_file)
         if not self.autoencoder_file.exists():
             self._make_autoencoder(data, held_out)
         # Always as it is in the file, rounded: stage 2 then sees what is served, stopped or not.
-        return load_autoencoder(self.autoencoder_file)[0]
+        return load_autoencoder(self.autoencoder_file)
 
     def _make_autoencoder(self, data: Source, held_out: Source) -> None:
         recipe = self.recipe.autoencoder
@@ -108,8 +114,11 @@ class Run:
         """Stage 2 from where it stopped; returns the checkpoint's path."""
         recipe = self.recipe.world
         torch.manual_seed(self.recipe.data.seed)
+        model = Summaryformer(self.recipe.model)
+        if self.recipe.start:
+            load_weights(find_checkpoint(self.recipe.start), model)
         trainer = WorldTrainer(
-            Summaryformer(self.recipe.model), recipe, data.stats.rest_std,
+            model, recipe, data.stats.rest_std,
             seed=self.recipe.data.seed, compile_blocks=self.compile_blocks,
         )  # fmt: skip
         state_file = self.folder / "world.state"
@@ -143,7 +152,7 @@ class Run:
             trainer.average,
             timesteps=recipe.world.timesteps,
             timestep_shift=recipe.timestep_shift,
-            cache_mode="recache",
+            cache_mode=recipe.world.cache_mode,
             profile=recipe.profile,
             jump_sprint=recipe.jump_sprint,
             yaw=recipe.yaw,

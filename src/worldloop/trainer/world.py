@@ -38,6 +38,7 @@ class WorldRecipe:
         own_share: share of the records that are then replaced.
         own_steps: share of the steps on which that happens.
         channel_power: loss weight of a channel is its deviation to this power.
+        cache_mode: `recache` or `last_step_writes`, where the last pass of a frame leaves its record.
         no_action: share of clips without action and frame rate.
         fps: the frame rate that is told.
         average: horizon of the moving average of weights, in steps.
@@ -57,6 +58,7 @@ class WorldRecipe:
     own_share: float = 0.6
     own_steps: float = 0.5
     channel_power: float = 0.5
+    cache_mode: str = "recache"
     no_action: float = 0.03
     fps: float = 12.0
     average: int = 100
@@ -148,7 +150,7 @@ class WorldTrainer:
         noise = torch.randn(clips.latents.shape, generator=generator)
         for index, timestep in enumerate(self.recipe.timesteps):
             choice = torch.full(clips.weights.shape, index)
-            x0 = self._predict(model, clips, clips.latents, choice, noise)[1]
+            x0 = self._predict(model, clips, clips.latents, choice, noise, generator)[1]
             error = ((x0 - clips.latents).square() * self._channel_weights).mean(dim=(2, 3))
             result[f"t{timestep}"] = float((error * clips.weights).sum() / clips.weights.sum())
         return result
@@ -181,6 +183,7 @@ class WorldTrainer:
         history: Tensor,
         choice: Tensor,
         noise: Tensor,
+        generator: torch.Generator,
         told: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """(v, x0) of every frame at the timestep that `choice [B, T]` names; `told [B]` clips know their actions."""
@@ -190,11 +193,20 @@ class WorldTrainer:
         if told is not None:
             actions = torch.where(told[:, None, None], actions, NO_ACTION)
             fps = torch.where(told, fps, 0.0)
+        records, written_at = self._records(history, generator)
         v = clip_v(
-            model, self.geometry, history, noisy, self._times[choice], actions, fps, clips.sink_gap,
-            block_fn=self._block_fn if model is self.work else None,
+            model, self.geometry, records, noisy, self._times[choice], actions, fps, clips.sink_gap,
+            record_timestep=written_at, block_fn=self._block_fn if model is self.work else None,
         )  # fmt: skip
         return v, alpha * noisy - sigma * v
+
+    def _records(self, history: Tensor, generator: torch.Generator) -> tuple[Tensor, int]:
+        """What the passes see that write the memory `[B, T, N, C]`, and their timestep."""
+        if self.recipe.cache_mode == "recache":
+            return history, 0
+        noise = torch.randn(history.shape, generator=generator)
+        noised = self._alpha[-1] * history + self._sigma[-1] * noise
+        return torch.cat((history[:, :1], noised[:, 1:]), dim=1), self.recipe.timesteps[-1]
 
     def _loss(self, model: Summaryformer, clips: Clips, history: Tensor) -> Tensor:
         shares = torch.tensor(self.recipe.timestep_shares)
@@ -203,7 +215,7 @@ class WorldTrainer:
         noise = torch.randn(clips.latents.shape, generator=self.generator)
         # A few clips of a batch, never a whole one: a step on clips that cannot be predicted undoes several others.
         told = torch.rand(len(clips.latents), generator=self.generator) >= self.recipe.no_action
-        v, _ = self._predict(model, clips, history, choice, noise, told)
+        v, _ = self._predict(model, clips, history, choice, noise, self.generator, told)
         alpha, sigma = self._alpha[choice][..., None, None], self._sigma[choice][..., None, None]
         target = alpha * noise - sigma * clips.latents
         error = ((v - target).square() * self._channel_weights).mean(dim=(2, 3))
@@ -218,7 +230,7 @@ class WorldTrainer:
         if self.step_number >= recipe.own_from * recipe.steps and chance < recipe.own_steps:
             noise = torch.randn(history.shape, generator=self.generator)
             choice = torch.zeros(clips.weights.shape, dtype=torch.long)
-            _, x0 = self._predict(self.work, clips, history, choice, noise)
+            _, x0 = self._predict(self.work, clips, history, choice, noise, self.generator)
             own = torch.rand(clips.weights.shape, generator=self.generator) < recipe.own_share
             own &= clips.weights > 0
             history = torch.where(own[..., None, None], x0, history)
