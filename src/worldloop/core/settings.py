@@ -101,8 +101,8 @@ class Settings(BaseSettings):
     )
     fp8_linears: Literal["off", "row", "tensor"] = Field(
         "off",
-        description="Multiply the trunk's matrices in fp8 (e4m3), with one scale a `row` or one a `tensor`; needs a CUDA "
-        "device of capability 8.9 or higher and `dtype` bf16.",
+        description="Multiply the trunk's matrices in fp8 (e4m3), with one scale a `row` or one a `tensor`; needs a "
+        "CUDA device of capability 8.9 or higher and `dtype` bf16.",
     )
     threads: int = Field(0, ge=0, le=1024, description="CPU threads of the model; 0 chooses.")
     seed: int | None = Field(
