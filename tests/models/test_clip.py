@@ -1,4 +1,4 @@
-"""Whole clips at once equal the streaming memory in mode recache, for every frame until the start picture moves."""
+"""Whole clips at once equal the streaming memory in both cache modes, for every frame until the start picture moves."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ class Clip:
         actions[1, frames // 2 :] = NO_ACTION
         return cls(clean, noisy, timesteps, actions, torch.tensor([12.0, 0.0]))
 
-    def steps(self, model: Summaryformer, index: int, focus: Tensor | None) -> list[Step]:
+    def steps(
+        self, model: Summaryformer, index: int, focus: Tensor | None, record_timestep: int
+    ) -> list[Step]:
         fps = self.fps[index].expand(2)
         start = model.condition(torch.zeros(1), None, fps[:1], start=True).at(0)
         result = [Step(self.clean[index, :1], start, True, focus)]
         for frame in range(1, self.clean.shape[1]):
-            times = torch.stack((self.timesteps[index, frame], torch.zeros(())))
+            times = torch.stack((self.timesteps[index, frame], torch.tensor(float(record_timestep))))
             film = model.condition(times, self.actions[index, frame].expand(2, -1), fps)
             latents = self.noisy[index, frame][None], self.clean[index, frame][None]
             result += [Step(latents[0], film.at(0), False), Step(latents[1], film.at(1), True)]
@@ -63,20 +65,21 @@ def in_dtype(dtype: torch.dtype) -> MemoryFactory:
 
 def difference(
     model: Summaryformer, gaps: tuple[int, int], *, told: tuple[int, int] | None = None, frames: int = 0,
-    focus: Tensor | None = None,
+    focus: Tensor | None = None, record_timestep: int = 0, told_timestep: int | None = None,
 ) -> float:  # fmt: skip
-    """Largest difference of v between the two forms; `told` are the gaps that `clip_v` hears of."""
+    """Largest difference of v between the two forms; `told` and `told_timestep` are what `clip_v` hears of."""
+    heard = record_timestep if told_timestep is None else told_timestep
     frames = frames or until_the_first_chase(model.config)
     clip = Clip.random(model.config, frames)
     whole = clip_v(
         model, ClipGeometry(model.config, frames), clip.clean, clip.noisy, clip.timesteps, clip.actions, clip.fps,
-        torch.tensor(told or gaps), focus_N=focus,
+        torch.tensor(told or gaps), focus_N=focus, record_timestep=heard,
     )  # fmt: skip
     assert whole.shape == clip.clean.shape
     assert whole.dtype == torch.float32
     result = 0.0
     for index, gap in enumerate(gaps):
-        steps = clip.steps(model, index, focus)
+        steps = clip.steps(model, index, focus, record_timestep)
         streamed = torch.stack(stream(model, steps, first_id=gap, make=in_dtype(model.dtype))[1::2])
         result = max(result, float((whole[index, 1:] - streamed).abs().max()))
     return result
@@ -111,6 +114,14 @@ def test_clips_read_the_focus_region(config: SummaryformerConfig) -> None:
     focus = torch.arange(config.raw_tokens) % 2 == 0
 
     assert difference(random_model(config), (1, 2), focus=focus) < BOUND[torch.float64]
+
+
+@torch.inference_mode()
+def test_clips_equal_streaming_when_a_noisy_pass_leaves_the_record(config: SummaryformerConfig) -> None:
+    model = random_model(config)
+
+    assert difference(model, (1, 3), record_timestep=669) < BOUND[torch.float64]
+    assert difference(model, (1, 3), record_timestep=669, told_timestep=0) > RED
 
 
 @torch.inference_mode()

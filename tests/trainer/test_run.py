@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from worldloop.core.errors import SettingsError
-from worldloop.models.registry import scan
+from worldloop.models.registry import AUTOENCODER, scan
 from worldloop.models.weights import file_hash
 from worldloop.trainer import run as run_module
 from worldloop.trainer.recipes import RECIPES, Recipe
@@ -55,6 +56,22 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: py
     assert file_hash(after) == file_hash(whole)
     other = replace(TINY, data=replace(TINY.data, seed=9))
     assert file_hash(Run(other, tmp_path / "other", compile_blocks=False).train()) != file_hash(whole)
+
+
+def test_a_variant_begins_with_the_weights_and_the_autoencoder_of_another_world(tmp_path: Path) -> None:
+    first = Run(TINY, tmp_path / "first", compile_blocks=False).train()
+    still = replace(TINY.world, cache_mode="last_step_writes", steps=1, muon_rate=0.0, adam_rate=0.0)
+    variant = replace(TINY, start=str(first), world=still)
+    path = Run(variant, tmp_path / "variant", compile_blocks=False).train()
+
+    entry = scan(tmp_path / "variant").entries["tiny-3nr"]
+    assert entry.config.cache_mode == "last_step_writes"
+    assert file_hash(tmp_path / "variant" / AUTOENCODER) == file_hash(tmp_path / "first" / AUTOENCODER)
+    # At a learning rate of zero the weights are those it began with; without a start they are others.
+    ours, theirs = (load_file(each)["blocks.0.visual_feed_forward.out.weight"] for each in (path, first))
+    assert torch.equal(ours, theirs)
+    alone = Run(replace(variant, start=""), tmp_path / "alone", compile_blocks=False).train()
+    assert not torch.equal(load_file(alone)["blocks.0.visual_feed_forward.out.weight"], theirs)
 
 
 def test_recipes_from_a_file(tmp_path: Path) -> None:
