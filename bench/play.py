@@ -61,10 +61,11 @@ class Played:
 
 
 @contextmanager
-def server(world: str) -> Iterator[tuple[str, int]]:
-    """(URL, process id) of a server on a free port."""
+def server(world: str, *settings: str) -> Iterator[tuple[str, int]]:
+    """(URL, process id) of a server on a free port; `settings` are further ones, as `NAME=VALUE`."""
     command = [sys.executable, "-m", "worldloop", "play", "--no-browser", "--port", "0", "--world", world]
-    command += ["--set", "session_limit_s=0", "--set", "log_level=warning"]
+    for setting in ("session_limit_s=0", "log_level=warning", *settings):
+        command += ["--set", setting]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

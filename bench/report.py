@@ -11,6 +11,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,24 @@ from rich.table import Table
 
 ROOT = Path(__file__).parents[1]
 Row = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A figure that must be below its limit; NaN, a figure of nothing, is not."""
+
+    name: str
+    found: float
+    limit: float
+    unit: str
+
+    @property
+    def met(self) -> bool:
+        return self.found < self.limit
+
+    def __str__(self) -> str:
+        verdict = "met" if self.met else "MISSED"
+        return f"{self.found:.2f} {self.unit}, target below {self.limit:g} {self.unit}: {verdict}"
 
 
 def environment(*, dtype: torch.dtype | str, threads: int | None = None) -> dict[str, Any]:
@@ -74,6 +93,15 @@ def memory_bytes(pid: int | str = "self", *, peak: bool = False) -> int:
         if line.startswith(key):
             return int(line.split()[1]) * 1024
     raise RuntimeError(f"process {pid} has no {key} line")
+
+
+def thread_seconds(pid: int, thread: int) -> float:
+    """Processor seconds that one thread of a process has used, on Linux, to a hundredth of a second.
+
+    A process's first thread has the process's own number.
+    """
+    fields = Path(f"/proc/{pid}/task/{thread}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_name() -> str:

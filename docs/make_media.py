@@ -1,4 +1,4 @@
-"""Makes the pictures of the README from the real thing: `python docs/make_media.py`.
+"""Makes the pictures of the README from the real thing: `python docs/make_media.py [clip] [page]`, both by default.
 
 The clip is dreamed through the Python API. The screenshots are of the page in Chromium, playing a live game.
 """
@@ -72,7 +72,7 @@ def make_screenshots(folder: Path) -> None:
             )
             page = context.new_page()
             page.goto(f"{url}/?autoplay=crossroads")
-            page.wait_for_timeout(2500)
+            page.wait_for_selector("body[data-state=playing]")
             page.keyboard.down("a")
             page.wait_for_timeout(2500)
             page.screenshot(path=str(folder / f"{name}.png"))
@@ -82,5 +82,10 @@ def make_screenshots(folder: Path) -> None:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    make_clip(FOLDER / "meadow.gif", "greenwood", seed=9)
-    make_screenshots(FOLDER)
+    wanted = set(sys.argv[1:]) or {"clip", "page"}
+    if unknown := wanted - {"clip", "page"}:
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}; have clip and page")
+    if "clip" in wanted:
+        make_clip(FOLDER / "meadow.gif", "greenwood", seed=9)
+    if "page" in wanted:
+        make_screenshots(FOLDER)

@@ -12,6 +12,7 @@ from PIL import Image
 
 import worldloop
 from worldloop.engine.contract import Frames
+from worldloop.loops.focus import region
 from worldloop.loops.world import WorldLoop, WorldRequest
 from worldloop.testing import ScriptedPlayer, play, tiny_world
 
@@ -69,7 +70,7 @@ def test_the_same_picture_seed_and_keys_give_the_same_bytes(folder: Path, world:
 def test_the_engine_adds_nothing_to_what_the_loop_makes(world: worldloop.World) -> None:
     host = world._host
     latent = host.encode(PICTURE).value
-    focus = host._focus(None)
+    focus = region(host.model, None)
     player = ScriptedPlayer.of(*KEYS)
 
     alone = play(WorldLoop(host.model), WorldRequest(latent=latent, seed=5, focus=focus), player, len(KEYS))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +135,87 @@ def test_a_long_game_keeps_its_size(bench: Any, folder: Path) -> None:
     assert abs(found.resident[1] / found.resident[0] - 1) < 0.05
 
 
+def test_a_target_is_met_below_its_limit_only(bench: Any) -> None:
+    target = bench("report").Target
+
+    found = [target(name="p99", found=value, limit=50, unit="ms") for value in (49.9, 50, float("nan"))]
+
+    assert [each.met for each in found] == [True, False, False]
+    assert str(found[0]) == "49.90 ms, target below 50 ms: met"
+    assert str(found[1]) == "50.00 ms, target below 50 ms: MISSED"
+
+
+def test_a_thread_is_told_from_its_process(bench: Any) -> None:
+    report = bench("report")
+    begun, stop, ids = threading.Event(), threading.Event(), []
+
+    def wait() -> None:
+        ids.append(threading.get_native_id())
+        begun.set()
+        stop.wait(10)
+
+    other = threading.Thread(target=wait)
+    other.start()
+    begun.wait(10)
+    before = report.thread_seconds(os.getpid(), threading.get_native_id())
+    end = time.thread_time() + 0.1
+    while time.thread_time() < end:
+        pass
+
+    assert report.thread_seconds(os.getpid(), threading.get_native_id()) - before > 0.05
+    assert report.thread_seconds(os.getpid(), ids[0]) < 0.05
+    stop.set()
+    other.join()
+
+
+def test_the_servers_share_is_a_part_of_what_a_frame_costs(bench: Any) -> None:
+    spent = {"latents": 100.0, "model_ms": 30.0, "decode_ms": 5.0, "encode_ms": 10.0}
+
+    found = bench("serve").cost(spent, 0.5)
+
+    assert (found["loop_ms"], found["frame_ms"]) == (5.0, 50.0)
+    assert (found["server_percent"], found["server_and_encoder_percent"]) == (10.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "missed"),
+    [
+        ({}, []),
+        ({"status_p99_ms": 51.0}, ["GET /status, p99, 2 players"]),
+        ({"server_percent": 10.1}, ["server's share of a frame, 2 players"]),
+        ({"growth_percent": 2.1}, ["memory of the process, 50 to 2000 games"]),
+    ],
+)
+def test_what_the_serve_bench_misses_is_named(
+    changes: dict[str, float], missed: list[str], bench: Any
+) -> None:
+    good = {"status_p99_ms": 49.0, "server_percent": 9.9}
+    many = {"settled": 50, "games": 2000, "growth_percent": 1.9}
+
+    found = bench("serve").targets({1: good, 2: {**good, **changes}}, {**many, **changes})
+
+    assert len(found) == 5
+    assert [target.name for target in found if not target.met] == missed
+
+
+def test_the_serve_bench_serves_one_two_and_many(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "serve.json"
+
+    answer = run("bench.serve", "--world", str(folder), "--quick", "--threads", "1", "--json", str(file))
+
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(file.read_text())["result"]
+    for figures in result["players"].values():
+        assert figures["pictures_per_s"] > 0
+        assert 0 < figures["status_p50_ms"] <= figures["status_p99_ms"]
+        parts = [figures[f"{part}_ms"] for part in ("model", "decode", "encode", "loop")]
+        assert figures["frame_ms"] == pytest.approx(sum(parts))
+        assert 0 < figures["server_percent"] < figures["server_and_encoder_percent"] < 100
+    assert (result["many"]["games"], result["many"]["uploads"]) == (6, 6)
+    assert all(size > 50 * 2**20 for size in result["many"]["memory_bytes"])
+    assert "memory after 2 / 6 games" in answer.stdout
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
@@ -156,9 +240,9 @@ def test_a_short_game_shows_nothing_and_is_refused(bench: Any) -> None:
 def test_equality_with_a_card_is_a_bound_that_another_world_breaks(bench: Any, tmp_path: Path) -> None:
     gpu, cpu = bench("gpu"), torch.device("cpu")
     folder = tiny_world(tmp_path)
-    once, again = (gpu.play_on(folder, cpu, torch.float32) for _ in range(2))
-    rounded = gpu.play_on(folder, cpu, torch.bfloat16)
-    other = gpu.play_on(folder, cpu, torch.float32, seed=2)
+    once, again = (gpu.play_on(folder, cpu, "fp32") for _ in range(2))
+    rounded = gpu.play_on(folder, cpu, "bf16")
+    other = gpu.play_on(folder, cpu, "fp32", seed=2)
 
     assert gpu.difference(once, again) == gpu.Difference(largest=0.0, mean=0.0)
     assert not gpu.difference(once, rounded).within((0.0, 0.0))
@@ -166,6 +250,27 @@ def test_equality_with_a_card_is_a_bound_that_another_world_breaks(bench: Any, t
     assert not gpu.difference(once, other).within(gpu.BOUNDS["bf16"])
     with pytest.raises(ValueError, match="9 and 0 chunks"):
         gpu.difference(once, [])
+
+
+def test_every_way_to_run_a_step_makes_a_row_or_says_why_not(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu, cpu = bench("gpu"), torch.device("cpu")
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    limits = bench("roofline").Roofline(multiply_adds=1e9, shape=(1, 1, 1), bytes_read=1e9)
+    checks = dict(gpu.step_checks("tiny", cpu, limits, frames=1, compiled=True))
+    later = time.monotonic() + 600
+    rows = [gpu.guarded(name, make, later) for name, make in checks.items()]
+
+    assert len(rows) == len(gpu.WAYS)
+    assert "error 0.00%" in rows[0]
+    for (name, (precision, how)), row in zip(gpu.WAYS.items(), rows, strict=True):
+        assert row.startswith(f"| one latent frame, tiny, {name} |")
+        assert ("needs a CUDA device" in row) == row.endswith("| NO |") == how.records
+        if precision.fp8 != "off" and not how.records:
+            assert 0.1 < float(row.split("error ")[1].split("%")[0]) < 20
+    assert "no time left" in gpu.guarded("late", checks.popitem()[1], time.monotonic() - 1)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")

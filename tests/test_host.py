@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from worldloop.core.errors import CheckpointError, InvalidInputError, NotReadyError
-from worldloop.core.types import Controls
+from worldloop.core.errors import BusyError, CheckpointError, InvalidInputError, NotReadyError
+from worldloop.core.types import Controls, LiveControls
 from worldloop.engine.contract import Emit
-from worldloop.host import WorldHost, centred_diamond
+from worldloop.host import WorldHost
+from worldloop.loops.focus import centred_diamond
+from worldloop.loops.world import state_bytes
 from worldloop.models.registry import SERVE_RECENCY
-from worldloop.session.host import GameOptions, StartFrame
+from worldloop.session.host import GameOptions, HostReport, StartFrame
 from worldloop.testing import tiny_world
 
 PICTURE = np.random.default_rng(3).integers(0, 256, (48, 64, 3), dtype=np.uint8)
@@ -114,11 +116,15 @@ def test_a_game_that_runs_is_not_disturbed_by_a_switch(host: WorldHost) -> None:
     alone = frames(host, latents=3)
     game = host.start(host.encode(PICTURE), options=GameOptions(), seed=1)
     emits = [game.submit(Controls(pressed=frozenset("w"))).result(WAIT_S) for _ in range(2)]
-    host.switch("tiny-3r")
+    with pytest.raises(BusyError, match="a game is live"):
+        host.switch("tiny-3r")
+    assert host.active_model_id == "tiny-3nr"
     emits += [game.submit(Controls(pressed=frozenset("w"))).result(WAIT_S) for _ in range(2)]
     game.close()
 
     assert b"".join(emit.frames.tobytes() for emit in emits) == alone
+    host.switch("tiny-3r")
+    assert host.active_model_id == "tiny-3r"
 
 
 def test_a_start_picture_of_another_model_is_refused(host: WorldHost) -> None:
@@ -157,6 +163,7 @@ def test_describe_has_the_published_fields(host: WorldHost) -> None:
     assert said["sphere"] == {"mode": "off", "modes": ["off", "decode", "all"]}
     assert said["reprefill"] == {
         "every": 0, "max": 4096, "supported": False, "history_frames": 5, "count": 0, "last": None,
+        "drift_limit": 0.0, "drift_score": None, "drift_count": 0,
     }  # fmt: skip
     assert said["focus"] == {
         "grid": [3, 4], "custom_supported": True, "trained": True, "default": "diamond", "default_coverage": 0.2,
@@ -178,7 +185,83 @@ def test_describe_follows_the_choices_and_the_game(host: WorldHost) -> None:
     assert said["sphere"]["mode"] == "all"
     assert said["reprefill"] == {
         "every": 2, "max": 4096, "supported": True, "history_frames": 5, "count": 1, "last": 3,
+        "drift_limit": 0.0, "drift_score": None, "drift_count": 0,
     }  # fmt: skip
+
+
+def test_the_watchdog_is_told_with_the_latest_game(folder: Path) -> None:
+    host = WorldHost.open(str(folder), dtype="fp32", threads=1, model_id="tiny-3r", drift_limit=1e-3)
+    try:
+        assert host.describe()["reprefill"]["drift_limit"] == 1e-3
+        game = host.start(host.encode(PICTURE), options=GameOptions(), seed=1)
+        for _ in range(8):
+            game.submit(Controls()).result(WAIT_S)
+        said = host.describe()["reprefill"]
+        counts = host.report()
+        game.close()
+    finally:
+        host.close()
+
+    assert said["drift_score"] > 0.1
+    assert (said["count"], said["drift_count"], said["last"]) == (1, 1, 6)
+    assert (counts.reprefills, counts.drift_reprefills) == (1, 1)
+
+
+def test_what_a_checkpoint_cannot_do_is_off_for_it_and_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "worldloop.host"):
+        host = WorldHost.open(str(folder), dtype="fp32", threads=1, drift_limit=2.0, reprefill_every=8)
+    try:
+        at_nr = host.describe()["reprefill"]
+        host.configure(GameOptions())
+        frames(host)
+        host.switch("tiny-3r")
+        at_r = host.describe()["reprefill"]
+    finally:
+        host.close()
+
+    ignored = [r.fields["setting"] for r in caplog.records if r.message == "setting.ignored"]
+    assert ignored == ["reprefill_every", "drift_limit"]
+    assert (at_nr["every"], at_nr["drift_limit"], at_nr["supported"]) == (0, 0.0, False)
+    assert (at_r["every"], at_r["drift_limit"], at_r["supported"]) == (8, 2.0, True)
+
+
+def test_a_report_counts_what_is_held_and_done(host: WorldHost) -> None:
+    before = host.report()
+    host.switch("tiny-3r")
+    games = [
+        host.start(host.encode(PICTURE), options=GameOptions(reprefill_every=2), seed=seed) for seed in (1, 2)
+    ]
+    for game in games:
+        for _ in range(4):
+            game.submit(Controls()).result(WAIT_S)
+
+    # What follows is read on the device thread, so that nothing happens in between.
+    def read() -> tuple[HostReport, int]:
+        return host.report(), sum(state_bytes(game.state) for game in games if game.state is not None)
+
+    live, size = host.engine.call(read)
+
+    def submit_all() -> HostReport:
+        for game in games:
+            game._handle._submit(LiveControls(Controls()), Future())
+        return host.report()
+
+    waiting = host.engine.call(submit_all)
+    for game in games:
+        game.close()
+    host.engine.call(lambda: None)
+    after = host.report()
+
+    files = [host.model.network.state_dict(), host.model.autoencoder.state_dict()]
+    stored = sum(value.nbytes for file in files for value in file.values())
+    assert before.weights_bytes == pytest.approx(stored, rel=1e-3), "and a few constants that no file holds"
+    assert (before.sessions, before.session_bytes, before.queued, before.switches) == (0, 0, 0, 0)
+    assert (live.sessions, live.session_bytes, live.queued, live.switches) == (2, size, 0, 1)
+    assert (waiting.queued, after.queued) == (2, 0)
+    assert (after.sessions, after.session_bytes) == (0, 0)
+    assert after.reprefills >= live.reprefills == 2, "counters only grow"
 
 
 def test_a_choice_left_out_keeps_how_often_the_memory_is_rebuilt(host: WorldHost) -> None:

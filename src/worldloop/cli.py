@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from worldloop import __version__
-from worldloop.core.errors import InvalidInputError, WorldloopError
+from worldloop.core.errors import InvalidInputError, SettingsError, WorldloopError
 
 app = typer.Typer(
     name="worldloop",
@@ -84,16 +84,12 @@ def _serve(settings: Any, *, open_browser: bool) -> None:
     from worldloop.server.run import serve
 
     setup_logging(form=settings.log_format, level=settings.log_level)
-    host = WorldHost.open(
-        settings.world,
-        dtype=settings.dtype,
-        threads=settings.threads,
-        model_id=settings.default_model_id,
-        rope_table_len=settings.rope_table_len,
-        window=settings.serve_window_frames,
-        reprefill_every=settings.reprefill_every,
-        on_table_end=settings.on_table_end,
-    )
+    host = WorldHost.from_settings(settings)
+    if host.profile is not None:
+        typer.echo(host.profile.table())
+        if settings.profile_exit:
+            host.close()
+            return
 
     def ready(url: str) -> None:
         typer.echo(f"ready {url}")
@@ -206,7 +202,7 @@ def bench(
         str, typer.Argument(help="A shipped world's name, or a path to checkpoints.")
     ] = "meadow",
     frames: Annotated[int, typer.Option(min=1, help="Latent frames to measure.")] = 50,
-    dtype: Annotated[str, typer.Option(help="Number format: auto, bf16 or fp32.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="Number format: auto, bf16, autocast or fp32.")] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
 ) -> None:
     """Measure what one latent frame of a world costs on this machine: model only, no server."""
@@ -224,14 +220,91 @@ def bench(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A checkpoint, or a folder of them.")],
+    path: Annotated[Path, typer.Argument(help="A checkpoint, a folder of them, or a shipped world's name.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what a checkpoint or a folder of them holds, without reading weights."""
     with _clear_errors():
-        from worldloop.models.registry import read_entry, scan
+        from worldloop.inspection import Inspection, rows
 
-        entries = list(scan(path).entries.values()) if path.is_dir() else [read_entry(path)]
-        typer.echo(json.dumps({entry.name.model_id: entry.details() for entry in entries}, indent=1))
+        found = Inspection.of(path)
+        if as_json:
+            typer.echo(json.dumps(found.to_dict(), indent=1))
+        for entry in () if as_json else found.entries:
+            _print_table(entry.name.model_id, [*rows(entry).items()])
+        for refusal in found.refusals:
+            typer.echo(f"worldloop: {refusal}", err=True)
+        if found.refusals:
+            raise typer.Exit(found.refusals[0].exit_code)
+
+
+@app.command()
+def doctor(
+    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Tell what this machine can do, and whether `play` works here; exit code 1 when it does not."""
+    with _clear_errors():
+        from worldloop.core.telemetry import setup_logging
+        from worldloop.doctor.examine import examine
+
+        setup_logging(level="warning")
+        found = examine(config, **_assignments(set_ or []))
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=1))
+    else:
+        for area in dict.fromkeys(finding.area for finding in found.findings):
+            lines = [(each.name, each.text) for each in found.findings if each.area == area]
+            _print_table(area, lines)
+        for problem in found.problems:
+            typer.echo(f"stops worldloop play: {problem}")
+        if found.works:
+            typer.echo("worldloop play works here with these settings.")
+    if not found.works:
+        raise typer.Exit(1)
+
+
+@app.command()
+def ticket(
+    user: Annotated[str, typer.Argument(metavar="UID", help="The player that it admits.")],
+    ttl: Annotated[
+        int, typer.Option(min=1, max=31_536_000, metavar="SECONDS", help="How long it admits, from now.")
+    ] = 300,
+    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
+) -> None:
+    """Print a ticket for one player, signed with the secret of the settings file or the environment."""
+    with _clear_errors():
+        from worldloop.core.clock import SystemClock
+        from worldloop.core.settings import Settings
+        from worldloop.session.tickets import Tickets
+        from worldloop.wire.world import check_user_id
+
+        settings = Settings.load(config)
+        if settings.ticket_secret is None:
+            raise SettingsError(
+                "no ticket_secret: set it and server_id as the server has them, in the settings file (--config) or as "
+                "WORLDLOOP_TICKET_SECRET and WORLDLOOP_SERVER_ID"
+            )
+        secret = settings.ticket_secret.get_secret_value()
+        tickets = Tickets(secret=secret, server_id=settings.server_id, clock=SystemClock())
+        typer.echo(tickets.mint(check_user_id(user), ttl_s=ttl))
+
+
+def _print_table(title: str, lines: Sequence[tuple[str, str]]) -> None:
+    """A title and two columns; as wide as the terminal, unbroken lines in a pipe."""
+    if not sys.stdout.isatty():
+        typer.echo("\n".join([title, *(f"  {name:<20} {text}" for name, text in lines)]))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False)
+    for line in lines:
+        table.add_row(*line)
+    Console(markup=False, highlight=False).print(table)
 
 
 def _assignments(pairs: list[str]) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """The device side of a server or a script: checkpoints, the loaded model, the engine, and games on it.
 
-Owns loading, switching and the choices that games are started with. Implements `session.host.Host`. Does not own
-sockets, leases or pacing. Assembled by `api` and the command line.
+Owns the choices that games are started with, and when the model may change. Implements `session.host.Host`. Does not
+own which model is loaded (`loops.served`), sockets, leases or pacing. Assembled by `api` and the command line.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,45 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from worldloop.core.errors import InvalidInputError, NotReadyError
+from worldloop.core.errors import BusyError, InvalidInputError, NotReadyError
+from worldloop.core.settings import Settings
+from worldloop.core.telemetry import log_event
 from worldloop.core.types import Controls, LiveControls
-from worldloop.engine.contract import Emit, Plan
+from worldloop.engine.contract import Emit
 from worldloop.engine.engine import Engine, Handle
+from worldloop.loops import focus
 from worldloop.loops.model import WorldModel
+from worldloop.loops.profile import Profile
+from worldloop.loops.served import Loading, Served
 from worldloop.loops.world import (
     MAX_REPREFILL,
     SPHERE_MODES,
+    Tally,
     WorldLoop,
     WorldRequest,
     WorldState,
     check_reprefill,
     check_sphere,
+    state_bytes,
 )
 from worldloop.models import device as devices
-from worldloop.models.registry import Entry, Registry, find_world, scan
+from worldloop.models.compiled import Compile, DecoderMode, NetworkMode
+from worldloop.models.memory import Recency
+from worldloop.models.precision import Precision
+from worldloop.models.registry import SERVE_RECENCY, Registry, Rules, find_world, scan
 from worldloop.models.sampling import MAX_NFE, plan_timesteps
-from worldloop.session.host import GameOptions, StartFrame
+from worldloop.session.host import GameOptions, HostReport, StartFrame
 
-FOCUS_COVERAGE = 0.20
-FOCUS_TRAINED = (0.10, 0.30)
-WARMUP_FRAMES = 3
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Defaults:
+    """What games get whose player says nothing; each is explained in `core.settings`."""
+
+    reprefill_every: int
+    drift_limit: float
+    on_table_end: str
 
 
 class LiveGame:
@@ -53,6 +72,11 @@ class LiveGame:
     def state(self) -> WorldState | None:
         """The session's state, None once it has ended; read it on the device thread (`Engine.call`)."""
         return self._handle.state
+
+    @property
+    def waiting(self) -> int:
+        """Inputs that have no pictures yet."""
+        return len(self._handle.waiting)
 
     def submit(self, controls: Controls) -> Future[Emit]:
         """Ask for the next latent frame; the first call gives the start picture."""
@@ -69,108 +93,162 @@ class LiveGame:
 
 
 class WorldHost:
-    """Checkpoints of one folder on one device.
+    """Checkpoints of one folder on one device. Made by `open` or `from_settings`.
 
     Args:
         registry: what can be served.
+        loading: how.
+        defaults: of the games.
         model_id: what is served first; None is the registry's default.
-        device, dtype: where and in which number format.
-        reprefill_every: served default, see `loops.world`.
-        on_table_end: `reprefill` or `stop`.
-        rope_table_len, window: capacities, see `models.weights.read_config`.
     """
 
     def __init__(
-        self,
-        registry: Registry,
-        *,
-        model_id: str | None = None,
-        device: torch.device | None = None,
-        dtype: torch.dtype | None = None,
-        reprefill_every: int = 0,
-        on_table_end: str = "reprefill",
-        rope_table_len: int = 4096,
-        window: int | None = None,
+        self, registry: Registry, loading: Loading, defaults: Defaults, *, model_id: str | None = None
     ) -> None:
-        self._registry = registry
-        self._device = device or devices.pick_device()
-        self._dtype = dtype or devices.pick_dtype("auto", self._device)
-        self._options = GameOptions(reprefill_every=reprefill_every)
-        self._on_table_end = on_table_end
-        self._limits: dict[str, Any] = {"rope_table_len": rope_table_len, "window": window}
-        self._switching = threading.Lock()
-        self._latest: LiveGame | None = None
-        self._default = registry.default(model_id)
-        self._active: str | None = None
+        self._default_id = registry.default(model_id)
+        self._defaults = defaults
+        self._options = GameOptions(reprefill_every=defaults.reprefill_every)
+        self._lock = threading.Lock()
+        """Held while the model changes, and while a game is prepared for the one that is served."""
+        self._games: tuple[LiveGame, ...] = ()
+        self._tally = Tally()
         self.engine = Engine()
-        self.switch(self._default)
+        try:
+            self._served = self.engine.call(lambda: Served(registry, loading, self._default_id))
+            self._drop_what_does_not_fit()
+        except BaseException:
+            self.engine.close()
+            raise
 
     @classmethod
     def open(
         cls,
         world: str,
         *,
+        model_id: str | None = None,
+        window: int | None = None,
+        serve_recency: Recency = SERVE_RECENCY,
         device: str = "auto",
         dtype: str = "auto",
+        decoder_dtype: str = "auto",
+        fp8_linears: str = "off",
         threads: int = 0,
         rope_table_len: int = 4096,
-        window: int | None = None,
-        model_id: str | None = None,
-        **choices: Any,
+        recency_enabled: bool = True,
+        reprefill_every: int = 0,
+        drift_limit: float = 0.0,
+        on_table_end: str = "reprefill",
+        compile: NetworkMode = "off",
+        compile_decoder: DecoderMode = "off",
+        compile_dynamic: bool = False,
+        recompile_limit: int = 64,
+        warmup: bool = True,
+        warmup_frames: int = 8,
+        profile_frames: int = 0,
+        profile_dir: str = ".",
     ) -> WorldHost:
-        """A host for a shipped world's name or a path; remaining arguments as in the constructor."""
-        folder = find_world(world)
-        path = Path(world)
+        """A host for a shipped world's name or a path.
+
+        Args:
+            world: such as `meadow`, a folder of checkpoints, or one checkpoint.
+            model_id: what is served first: an id, `latest`, or None for the named file or the first in order.
+            window, serve_recency: see `models.registry.Rules`.
+            device: as the setting of this name, and so are all that follow.
+
+        Raises:
+            InvalidInputError: no such world, or this device cannot do what is asked.
+            CheckpointError: a file is refused.
+        """
+        folder, path = find_world(world), Path(world)
         if model_id is None and path.is_file():
             model_id = path.stem.lower()
-        chosen = devices.pick_device(device)
-        devices.set_threads(threads)
-        return cls(
-            scan(folder, rope_table_len=rope_table_len, window=window),
-            model_id=model_id,
-            device=chosen,
-            dtype=devices.pick_dtype(dtype, chosen),
+        place = devices.pick_device(device)
+        loading = Loading(
+            device=place,
+            precision=Precision.choose(
+                dtype=dtype, decoder_dtype=decoder_dtype, fp8=fp8_linears, device=place
+            ),
+            compile=Compile(
+                network=compile,
+                decoder=compile_decoder,
+                dynamic=compile_dynamic,
+                recompile_limit=recompile_limit,
+            ),
+            warmup=warmup,
+            warmup_frames=warmup_frames,
+            profile_frames=profile_frames,
+            profile_dir=Path(profile_dir),
+        )
+        rules = Rules(
             rope_table_len=rope_table_len,
             window=window,
-            **choices,
+            recency_enabled=recency_enabled,
+            serve_recency=serve_recency,
+        )
+        defaults = Defaults(
+            reprefill_every=reprefill_every, drift_limit=drift_limit, on_table_end=on_table_end
+        )
+        devices.set_threads(threads)
+        return cls(scan(folder, rules), loading, defaults, model_id=model_id)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> WorldHost:
+        """The host that a server's settings ask for; errors as `open`."""
+        same = (
+            "device", "dtype", "decoder_dtype", "fp8_linears", "threads", "rope_table_len", "recency_enabled",
+            "reprefill_every", "drift_limit", "on_table_end", "compile", "compile_decoder", "compile_dynamic",
+            "recompile_limit", "warmup", "warmup_frames", "profile_frames", "profile_dir",
+        )  # fmt: skip
+        return cls.open(
+            settings.world,
+            model_id=settings.default_model_id,
+            window=settings.serve_window_frames,
+            serve_recency=Recency(**settings.serve_recency.model_dump()),
+            **{name: getattr(settings, name) for name in same},
         )
 
     @property
     def model(self) -> WorldModel:
         """The loaded model."""
-        return self._model
+        return self._served.model
+
+    @property
+    def profile(self) -> Profile | None:
+        """Where the time of a steady frame goes, when `profile_frames` asked for it."""
+        return self._served.profile
 
     @property
     def frame_size(self) -> tuple[int, int]:
-        return self._model.picture_hw
+        return self.model.picture_hw
 
     @property
     def default_model_id(self) -> str:
-        return self._default
+        return self._default_id
 
     @property
     def active_model_id(self) -> str | None:
-        return self._active
+        """What is served; None while a switch is under way, and after one that could not be undone."""
+        return self._served.active
 
     @property
     def active_profile(self) -> dict[str, Any]:
-        return self._registry.entries[self._active or self._default].profile
+        return self._served.entry.profile
 
     def model_ids(self) -> list[str]:
         """Sorted ids of what can be served."""
-        return list(self._registry.entries)
+        return list(self._served.registry.entries)
 
     def describe(self) -> dict[str, Any]:
         """The state objects of `GET /models`."""
-        config, options = self._model.config, self._options
+        config, options = self.model.config, self._options
         steps = self._timesteps(options)
         own = len(config.timesteps)
-        latest = self._latest.state if self._latest is not None else None
+        override = None if options.nfe == own else options.nfe
         return {
-            "details": {key: entry.details() for key, entry in self._registry.entries.items()},
+            "details": {key: entry.details() for key, entry in self._served.registry.entries.items()},
             "nfe": {
-                "override": None if len(steps) == own and options.nfe in (None, own) else options.nfe,
-                "mode": options.nfe_mode,
+                "override": override,
+                "mode": "repeat" if override is None else options.nfe_mode,
                 "modes": ["repeat", "grid"],
                 "ckpt_steps": own,
                 "active_steps": len(steps),
@@ -179,39 +257,42 @@ class WorldHost:
             },
             "sphere": {"mode": options.sphere, "modes": list(SPHERE_MODES)},
             "reprefill": {
-                "every": options.reprefill_every or 0,
+                "every": self._every,
                 "max": MAX_REPREFILL,
                 "supported": config.cache_mode == "recache",
                 "history_frames": config.model.summary_window_frames,
-                "count": 0 if latest is None else latest.prefills,
-                "last": None if latest is None else latest.last_prefill,
+                **self._latest_refills(),
             },
-            "focus": {
-                "grid": list(config.model.latent_hw),
-                "custom_supported": True,
-                "trained": self._model.focus,
-                "default": "diamond" if self._model.focus else "none",
-                "default_coverage": FOCUS_COVERAGE,
-                "coverage_trained": list(FOCUS_TRAINED),
-            },
+            "focus": focus.facts(self.model),
         }
+
+    def report(self) -> HostReport:
+        """Counts for the metrics, from memory."""
+        games = [(game, state) for game in self._games if (state := game.state) is not None]
+        return HostReport(
+            weights_bytes=self._served.weights_bytes,
+            session_bytes=sum(state_bytes(state) for _, state in games),
+            sessions=self.engine.sessions,
+            queued=sum(game.waiting for game, _ in games),
+            switches=self._served.switches,
+            reprefills=self._tally.prefills,
+            drift_reprefills=self._tally.drift_prefills,
+        )
 
     def switch(self, model_id: str) -> None:
         """Serve another checkpoint; the old one stays when the new one is refused. Blocks while it loads.
 
         Raises:
             InvalidInputError: unknown id; lists the valid ones.
+            BusyError: a game is live.
             CheckpointError: the file is refused.
         """
         wanted = model_id.strip().lower()
-        if wanted not in self._registry.entries:
+        if wanted not in self._served.registry.entries:
             raise InvalidInputError(f"unknown model_id {model_id!r}; valid ids: {self.model_ids()}")
-        with self._switching:
-            if wanted == self._active:
-                return
-            entry = self._registry.entries[wanted]
-            model = self.engine.call(lambda: self._load(entry))
-            self._model, self._active = model, wanted
+        with self._lock:
+            if wanted != self._served.active:
+                self.engine.call(lambda: self._switch(wanted))
 
     def configure(self, options: GameOptions) -> dict[str, Any]:
         """Set the choices of the games that follow; returns the `focus` object of the `POST /z0` answer.
@@ -219,39 +300,28 @@ class WorldHost:
         Raises:
             InvalidInputError: names the choice that does not fit and what would.
         """
-        kept = options.reprefill_every
-        every = (self._options.reprefill_every or 0) if kept is None else kept
-        try:
-            self._timesteps(options)
-            check_sphere(options.sphere)
-            check_reprefill(every, self._model.config.cache_mode)
-            focus = self._focus(options.focus)
-        except ValueError as error:
-            raise InvalidInputError(str(error)) from error
-        self._options = GameOptions(
-            nfe=options.nfe,
-            nfe_mode=options.nfe_mode,
-            sphere=options.sphere,
-            reprefill_every=every,
-            focus=options.focus,
-        )
-        tokens = 0 if focus is None else int(focus.sum())
-        mode = "none" if focus is None else "diamond" if options.focus is None else "custom"
-        return {
-            "mode": mode,
-            "tokens": tokens,
-            "grid": None if focus is None else list(self._model.config.model.latent_hw),
-            "coverage": tokens / self._model.config.model.raw_tokens,
-        }
+        with self._lock:
+            try:
+                self._timesteps(options)
+                check_sphere(options.sphere)
+                check_reprefill(options.reprefill_every or 0, self.model.config.cache_mode)
+                cells = focus.region(self.model, options.focus)
+            except ValueError as error:
+                raise InvalidInputError(str(error)) from error
+            kept = self._options.reprefill_every
+            every = kept if options.reprefill_every is None else options.reprefill_every
+            self._options = replace(options, reprefill_every=every)
+            return focus.answer(self.model, options.focus, cells)
 
     def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
         """Encode a start picture, uint8 `[H, W, 3]` at `frame_size`."""
-        if self._active is None:
-            raise NotReadyError("no model is loaded yet")
-        model, active = self._model, self._active
-        latent = self.engine.call(lambda: model.encode(torch.from_numpy(np.ascontiguousarray(picture))))
-        shape = (1, model.config.model.latent_channels, *model.config.model.latent_hw)
-        return StartFrame(value=latent, shape=shape, model_id=active)
+        with self._lock:
+            if self._served.active is None:
+                raise NotReadyError("no model is loaded: switch to one first")
+            model = self.model
+            latent = self.engine.call(lambda: model.encode(torch.from_numpy(np.ascontiguousarray(picture))))
+            shape = (1, model.config.model.latent_channels, *model.config.model.latent_hw)
+            return StartFrame(value=latent, shape=shape, model_id=self._served.active)
 
     def start(
         self,
@@ -267,86 +337,86 @@ class WorldHost:
             NotReadyError: the picture was encoded for a model that is not served any more.
             InvalidInputError: a choice does not fit the model.
         """
-        if frame.model_id != self._active:
-            raise NotReadyError(
-                f"the start picture is for {frame.model_id!r}; {self._active!r} is served now"
-            )
-        every = options.reprefill_every
-        try:
-            request = WorldRequest(
-                latent=frame.value,
-                seed=secrets.randbelow(2**32) if seed is None else seed,
-                nfe=options.nfe,
-                nfe_mode=options.nfe_mode,
-                sphere=options.sphere,
-                reprefill_every=(self._options.reprefill_every or 0) if every is None else every,
-                on_table_end=self._on_table_end,
-                focus=self._focus(options.focus),
-            )
-            game = LiveGame(self.engine.open(WorldLoop(self._model), request, on_close=on_close))
-        except ValueError as error:
-            raise InvalidInputError(str(error)) from error
-        self._latest = game
-        return game
+        with self._lock:
+            if frame.model_id != self._served.active:
+                raise NotReadyError(
+                    f"the start picture is for {frame.model_id!r}; {self._served.active!r} is served now"
+                )
+            every = options.reprefill_every
+            try:
+                request = WorldRequest(
+                    latent=frame.value,
+                    seed=secrets.randbelow(2**32) if seed is None else seed,
+                    nfe=options.nfe,
+                    nfe_mode=options.nfe_mode,
+                    sphere=options.sphere,
+                    reprefill_every=self._every if every is None else every,
+                    drift_limit=self._drift_limit,
+                    on_table_end=self._defaults.on_table_end,
+                    focus=focus.region(self.model, options.focus),
+                )
+                loop = WorldLoop(self.model, self._tally)
+                game = LiveGame(self.engine.open(loop, request, on_close=lambda: _closed(on_close)))
+            except ValueError as error:
+                raise InvalidInputError(str(error)) from error
+            self._games = (*(g for g in self._games if g.state is not None), game)
+            return game
 
     def close(self) -> None:
         """End every game and the device thread."""
         self.engine.close()
 
-    def _load(self, entry: Entry) -> WorldModel:
-        """Load and warm up, on the device thread.
+    # -- on the device thread -------------------------------------------------------------------------------------
+    # Nothing of a model runs elsewhere: a second thread that computes has a thread pool of its own, and OpenMP stops
+    # spinning once pools hold more threads than there are cores. Every small parallel region then waits for the system
+    # to wake a thread, which makes a latent frame take 1.7 times as long on two cores.
+    def _switch(self, wanted: str) -> None:
+        if self.engine.sessions:
+            raise BusyError("a game is live; its model cannot change")
+        self._served.switch(wanted)
+        self._drop_what_does_not_fit()
 
-        Nothing of a model runs elsewhere: a second thread that computes has a thread pool of its own, and OpenMP
-        stops spinning once pools hold more threads than there are cores. Every small parallel region then waits
-        for the system to wake a thread, which makes a latent frame take 1.7 times as long on two cores.
-        """
-        model = WorldModel.load(
-            entry.path, self._registry.autoencoder, device=self._device, dtype=self._dtype, **self._limits
-        )
-        model.config = replace(model.config, recency=entry.recency()[0])
-        _warm_up(model)
-        return model
+    # -- choices ----------------------------------------------------------------------------------------------------
+    def _drop_what_does_not_fit(self) -> None:
+        """Choices that the model cannot take fall away, with a line of the log."""
+        config, options, active = self.model.config, self._options, self._served.active
+        try:
+            self._timesteps(options)
+        except ValueError as error:
+            log_event(_log, "nfe.dropped", model=active, why=str(error), steps=len(config.timesteps))
+            self._options = replace(options, nfe=None, nfe_mode="repeat")
+        if config.cache_mode != "recache":
+            why = f"needs cache_mode 'recache'; this checkpoint's is {config.cache_mode!r}"
+            asked = {"reprefill_every": options.reprefill_every, "drift_limit": self._defaults.drift_limit}
+            for name in (name for name, value in asked.items() if value):
+                log_event(_log, "setting.ignored", level=logging.WARNING, model=active, setting=name, why=why)
+
+    @property
+    def _every(self) -> int:
+        return (self._options.reprefill_every or 0) if self.model.config.cache_mode == "recache" else 0
+
+    @property
+    def _drift_limit(self) -> float:
+        return self._defaults.drift_limit if self.model.config.cache_mode == "recache" else 0.0
+
+    def _latest_refills(self) -> dict[str, Any]:
+        """Of the latest game, if it lives."""
+        state = self._games[-1].state if self._games else None
+        score = None if state is None else state.drift_score
+        return {
+            "count": 0 if state is None else state.prefills,
+            "last": None if state is None else state.last_prefill,
+            "drift_limit": self._drift_limit,
+            "drift_score": None if score is None or not math.isfinite(score) else round(score, 3),
+            "drift_count": 0 if state is None else state.drift_prefills,
+        }
 
     def _timesteps(self, options: GameOptions) -> tuple[int, ...]:
-        config = self._model.config
+        config = self.model.config
         return plan_timesteps(config.timesteps, config.timestep_shift, nfe=options.nfe, mode=options.nfe_mode)
 
-    def _focus(self, choice: str | tuple[tuple[bool, ...], ...] | None) -> torch.Tensor | None:
-        """Booleans `[N]` of a focus choice; ValueError when the model has no focus region or the grid is another."""
-        config = self._model.config.model
-        if choice == "none" or (choice is None and not self._model.focus):
-            return None
-        if choice is None:
-            return centred_diamond(config.latent_hw, FOCUS_COVERAGE).flatten().to(self._device)
-        if not self._model.focus:
-            raise ValueError(
-                "focus_mask: this checkpoint was trained without a focus region; send '' or 'none'"
-            )
-        region = torch.tensor(choice, dtype=torch.bool)
-        if tuple(region.shape) != config.latent_hw:
-            raise ValueError(f"focus_mask is {tuple(region.shape)} cells; {config.latent_hw} are needed")
-        return region.flatten().to(self._device)
 
-
-def centred_diamond(grid: tuple[int, int], coverage: float) -> torch.Tensor:
-    """Booleans `[h, w]`: the cells nearest to the centre in scaled city-block distance, `coverage` of the grid."""
-    height, width = grid
-    row = ((torch.arange(height) + 0.5) / height - 0.5).abs()
-    column = ((torch.arange(width) + 0.5) / width - 0.5).abs()
-    distance = (row[:, None] + column[None, :]).flatten()
-    nearest = torch.argsort(distance, stable=True)[: round(coverage * height * width)]
-    region = torch.zeros(height * width, dtype=torch.bool)
-    region[nearest] = True
-    return region.view(height, width)
-
-
-def _warm_up(model: WorldModel) -> None:
-    """Play a few frames, so that the first player does not pay for first calls."""
-    loop = WorldLoop(model)
-    state = loop.init(WorldRequest(latent=torch.zeros(1, *model.latent_shape, device=model.device), seed=0))
-    for _ in range(1 + WARMUP_FRAMES):
-        loop.offer(state, Controls())
-        while state.pending or state.current is not None:
-            plan = loop.next(state)
-            assert isinstance(plan, Plan)
-            state = loop.advance(state, loop.ops[plan.op](plan))
+def _closed(tell: Callable[[], None] | None) -> None:
+    devices.give_memory_back()
+    if tell is not None:
+        tell()

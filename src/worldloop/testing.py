@@ -20,9 +20,12 @@ from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Done, Emit, Idle, Loop
 from worldloop.loops.model import WorldModel
 from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
+from worldloop.models.compiled import Compile
+from worldloop.models.config import FORMAT, parse_config
+from worldloop.models.precision import Precision
 from worldloop.models.sampling import Schedule, timestep_grid
 from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
-from worldloop.models.weights import FORMAT, parse_config, save_autoencoder, save_checkpoint
+from worldloop.models.weights import save_autoencoder, save_checkpoint
 
 __all__ = ["ManualClock", "ScriptedPlayer", "play", "random_model", "run_unit", "tiny_world"]
 
@@ -106,7 +109,8 @@ def random_model(
     steps: int = 3,
     cache_mode: str = "recache",
     jump_sprint: bool = False,
-    dtype: torch.dtype = torch.float32,
+    precision: Precision = Precision(mode="fp32", decoder=torch.float32),  # noqa: B008 (frozen)
+    compile: Compile = Compile(),  # noqa: B008 (frozen)
     device: torch.device | str = "cpu",
     **changes: Any,
 ) -> WorldModel:
@@ -115,6 +119,7 @@ def random_model(
     Args:
         size: a named size or a config.
         steps: denoising passes a frame.
+        precision, compile: as of `WorldModel`.
         changes: fields of the config that differ, such as `rope_table_len=64`.
     """
     base = SummaryformerConfig.named(size) if isinstance(size, str) else size
@@ -135,10 +140,12 @@ def random_model(
     config = parse_config(saved, None, rope_table_len=table)
     place = torch.device(device)
     with _seeded(seed, place):
-        network = _without_zeros(Summaryformer(config.model)).to_serving(dtype, place)
+        network = precision.cast(_without_zeros(Summaryformer(config.model)), place)
         autoencoder, stats = _random_autoencoder(config.model.latent_channels, config.model.latent_hw)
-        autoencoder.to(device=place, dtype=dtype).eval().requires_grad_(False)
-    return WorldModel.assemble(config, network, autoencoder, stats, device=place, dtype=dtype)
+        autoencoder.to(device=place, dtype=precision.decoder).eval().requires_grad_(False)
+    return WorldModel.assemble(
+        config, network, autoencoder, stats, device=place, precision=precision, compile=compile
+    )
 
 
 def tiny_world(

@@ -19,11 +19,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import IO
+from types import ModuleType
+from typing import IO, Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from .proxy import Proxy
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -34,10 +38,23 @@ CHROMIUM_ARGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+PHONE = {
+    "viewport": {"width": 390, "height": 844},
+    "has_touch": True,
+    "is_mobile": True,
+    "device_scale_factor": 2,
+}
+"""Options of a page on a phone."""
+
 START_S = 120.0
 STOP_S = 20.0
 
 OpenPage = Callable[..., Page]
+ServeTiny = Callable[..., Any]
+"""Gives a `served.client.Live`."""
+
+Behind = Callable[[Any], Proxy]
+SERVED = Path(__file__).parents[1] / "served" / "client.py"
 
 
 def find_chromium() -> str:
@@ -119,6 +136,43 @@ def _ready_url(process: subprocess.Popen[str], errors: IO[bytes]) -> str:
             return line.split()[1].rstrip("/")
 
 
+@pytest.fixture(scope="session")
+def serve_tiny(
+    tmp_path_factory: pytest.TempPathFactory, load_script: Callable[[Path], ModuleType], one_thread: None
+) -> Iterator[ServeTiny]:
+    """`serve_tiny(**settings)`: a server of two random checkpoints, `tiny-3r` and `tiny-3nr`, that know a focus.
+
+    The same settings give the same server; it is stopped at the session's end.
+    """
+    from worldloop.host import WorldHost
+    from worldloop.testing import tiny_world
+
+    folder = tmp_path_factory.mktemp("browser") / "tiny"
+    tiny_world(folder, focus_region=True)
+    tiny_world(folder, focus_region=True, cache_mode="last_step_writes", seed=1, step=2)
+    live_server = load_script(SERVED).Live
+    running: dict[str, Any] = {}
+    with ExitStack() as stack:
+
+        def serve(**settings: Any) -> Any:
+            key = repr(sorted(settings.items()))
+            if key not in running:
+                host = WorldHost.open(str(folder), threads=1)
+                stack.callback(host.close)
+                live = live_server(host, **{"stream_fps": 15, "default_model_id": "tiny-3r", **settings})
+                running[key] = stack.enter_context(closing(live))
+            return running[key]
+
+        yield serve
+
+
+@pytest.fixture
+def behind() -> Iterator[Behind]:
+    """`behind(live)`: a proxy in front of a server."""
+    with ExitStack() as stack:
+        yield lambda live: stack.enter_context(closing(Proxy(live.url)))
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One Chromium a module: Playwright's event loop must be gone before other modules run theirs."""
@@ -129,16 +183,20 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, server_url: str) -> Iterator[OpenPage]:
-    """`open_page(query="", before=None, **context options)`: a loaded page with its gallery.
+def open_page(browser: Browser, request: pytest.FixtureRequest) -> Iterator[OpenPage]:
+    """`open_page(query="", before=None, url=None, **context options)`: a loaded page with its gallery.
 
-    `before(page)` runs ahead of the first load. A page error fails the test.
+    `before(page)` runs ahead of the first load; `url` is another server's. A page error fails the test.
     """
     pages: list[Page] = []
     faults: list[str] = []
 
     def open_one(
-        query: str = "", *, before: Callable[[Page], object] | None = None, **options: object
+        query: str = "",
+        *,
+        before: Callable[[Page], object] | None = None,
+        url: str | None = None,
+        **options: object,
     ) -> Page:
         context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})  # type: ignore[arg-type]
         page = context.new_page()
@@ -146,7 +204,7 @@ def open_page(browser: Browser, server_url: str) -> Iterator[OpenPage]:
         page.on("pageerror", lambda error: faults.append(str(error)))
         if before is not None:
             before(page)
-        page.goto(server_url + "/" + query)
+        page.goto((url or request.getfixturevalue("server_url")) + "/" + query)
         wait_until(page, "() => document.querySelectorAll('#pictures img').length > 0")
         page.wait_for_load_state("networkidle" if not query else "load")
         return page

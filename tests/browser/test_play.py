@@ -14,7 +14,7 @@ from playwright.sync_api import Page
 from worldloop.simulators.measure import tile_kinds
 from worldloop.simulators.tiles import SOLID, TILE_SIZE
 
-from .conftest import OpenPage, wait_state, wait_until
+from .conftest import PHONE, OpenPage, wait_state, wait_until
 from .seeing import begin_recording, end_recording, expect_first, first_sight, shift, shifts
 
 pytestmark = pytest.mark.browser
@@ -174,14 +174,6 @@ def quadrants() -> list[tuple[slice, slice]]:
     """Inner parts of the four quadrants, clear of their borders."""
     rows, columns = (slice(6, 42), slice(54, 90)), (slice(10, 70), slice(90, 150))
     return [(row, column) for row in rows for column in columns]
-
-
-PHONE = {
-    "viewport": {"width": 390, "height": 844},
-    "has_touch": True,
-    "is_mobile": True,
-    "device_scale_factor": 2,
-}
 
 
 def test_a_thumb_on_the_pad_is_a_key(open_page: OpenPage, screenshots: Path) -> None:

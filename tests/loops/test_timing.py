@@ -10,6 +10,7 @@ import torch
 from worldloop.loops.model import WorldModel
 from worldloop.loops.timing import FrameWork, steady_session, time_frames
 from worldloop.loops.world import WorldLoop
+from worldloop.models.precision import Precision
 from worldloop.testing import random_model
 
 
@@ -60,7 +61,7 @@ def test_a_checkpoint_that_writes_with_its_last_step_saves_a_pass() -> None:
 
 
 def test_half_the_format_is_half_the_bytes(model: WorldModel) -> None:
-    half = FrameWork.of(random_model(dtype=torch.bfloat16), 76)
+    half = FrameWork.of(random_model(precision=Precision(mode="bf16", decoder=torch.bfloat16)), 76)
     whole = FrameWork.of(model, 76)
 
     assert half.decode_bytes * 2 == whole.decode_bytes

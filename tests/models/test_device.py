@@ -3,29 +3,90 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from worldloop.core.errors import InvalidInputError
 from worldloop.models import device
 
 
-def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for there, kind in ((True, "cuda"), (False, "cpu")):
-        monkeypatch.setattr(torch.cuda, "is_available", lambda there=there: there)
-        assert device.pick_device().type == kind
-        assert device.pick_device("cpu").type == "cpu"
-    assert device.pick_device("cuda:1") == torch.device("cuda", 1)
+def cuda(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    count: int = 1,
+    built: bool = True,
+    capability: tuple[int, int] = (9, 0),
+) -> None:
+    """Make torch see so many cards."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: built and count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Card")
+
+
+@pytest.mark.parametrize(("count", "kind"), [(1, "cuda"), (0, "cpu")])
+def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch, count: int, kind: str) -> None:
+    cuda(monkeypatch, count=count)
+
+    assert device.pick_device() == torch.device(kind)
+    assert device.pick_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:1"])
+def test_a_card_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    cuda(monkeypatch, count=2)
+
+    assert device.pick_device(name) == torch.device(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "built", "message"),
+    [
+        (
+            "cuda:2",
+            2,
+            True,
+            "device='cuda:2' must be a CUDA device that torch sees; it sees 2, numbered from 0",
+        ),
+        ("cuda", 0, True, "that torch sees; it sees none (is the driver installed?)"),
+        ("cuda:0", 0, False, f"device='cuda:0' needs a torch with CUDA; torch {torch.__version__} has none"),
+        ("gpu", 1, True, "device='gpu' must be auto, cpu, cuda or cuda:N"),
+        ("cuda:-1", 1, True, "device='cuda:-1' must be"),
+        ("cuda:", 1, True, "device='cuda:' must be"),
+        ("mps", 1, True, "device='mps' must be"),
+        ("", 1, True, "device='' must be"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, count: int, built: bool, message: str
+) -> None:
+    cuda(monkeypatch, count=count, built=built)
+
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        device.pick_device(name)
 
 
 @pytest.mark.parametrize("native", [True, False])
 def test_auto_is_bfloat16_where_it_is_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+    cuda(monkeypatch, capability=(8, 0) if native else (7, 5))
     monkeypatch.setattr(device, "cpu_has_bf16", lambda: native)
 
-    assert device.pick_dtype("auto", torch.device("cpu")) == (torch.bfloat16 if native else torch.float32)
-    assert device.pick_dtype("auto", torch.device("cuda")) == torch.bfloat16
-    assert device.pick_dtype("fp32", torch.device("cuda")) == torch.float32
-    assert device.pick_dtype("bf16", torch.device("cpu")) == torch.bfloat16
+    for place in (torch.device("cpu"), torch.device("cuda")):
+        assert device.pick_dtype("auto", place) == (torch.bfloat16 if native else torch.float32)
+        assert device.pick_dtype("fp32", place) == torch.float32
+        assert device.pick_dtype("bf16", place) == torch.bfloat16
+
+
+def test_a_device_has_a_name_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda(monkeypatch, capability=(8, 6))
+
+    assert device.device_label(torch.device("cpu")) == "a CPU"
+    assert device.device_label(torch.device("cuda", 0)) == "NVIDIA Card, capability 8.6"
 
 
 @pytest.mark.parametrize(("flag", "has"), [("avx512_bf16", True), ("amx_bf16", True), ("avx2", False)])
@@ -57,3 +118,17 @@ def test_only_cuda_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device.synchronize(torch.device("cuda"))
 
     assert waited == [torch.device("cuda")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc can")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    # Small blocks, every other one kept: the C library can't shrink its heap by itself.
+    kept = [bytes(40_000) for _ in range(4000)]
+    full = resident()
+    del kept[:-1]
+    device.give_memory_back()
+
+    assert resident() < full - 100 * 2**20

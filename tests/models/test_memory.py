@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldloop.models.memory import Memory, MemoryConfig, Recency
+from worldloop.models.memory import Buffers, Memory, MemoryConfig, Recency
 from worldloop.models.rope import RopeConfig, RopeTables, rotate
 from worldloop.models.summaryformer import SummaryformerConfig
 
@@ -78,13 +78,24 @@ def test_rows_hold_what_they_say() -> None:
         buffer.advance()
 
 
-def held(thing: Any) -> int:
-    """Bytes of every tensor that an object holds, directly or in a list."""
+def held(memory: Memory) -> int:
+    """Bytes of every storage that a memory holds, in attributes, buffers or lists."""
+    return sum(storage.nbytes() for storage in _storages(memory).values())
+
+
+def _storages(thing: Any) -> dict[int, torch.UntypedStorage]:
     if isinstance(thing, Tensor):
-        return thing.numel() * thing.element_size()
-    if isinstance(thing, list):
-        return sum(map(held, thing))
-    return sum(map(held, vars(thing).values())) if isinstance(thing, Memory) else 0
+        return {thing.data_ptr(): thing.untyped_storage()} if thing.storage_offset() == 0 else {}
+    if isinstance(thing, Buffers):
+        thing = thing.tensors
+    parts = (
+        vars(thing).values()
+        if isinstance(thing, Memory)
+        else thing
+        if isinstance(thing, list | tuple)
+        else ()
+    )
+    return {key: storage for part in parts for key, storage in _storages(part).items()}
 
 
 class Hoarder(Memory):
@@ -204,8 +215,7 @@ def test_recency_equals_the_reference(law: tuple[int, int, float, float]) -> Non
 
 def test_bias_is_on_summaries_only() -> None:
     law = Recency(flat_until=2, decay_end=7, beta=6.0, gamma=2.0)
-    buffer = memory()
-    buffer.recency = law
+    buffer = Memory(SMALL, memory()._tables, recency=law)
     for frame in run_to(buffer, 30):
         bias = buffer.read(0)[2]
         assert bias is not None

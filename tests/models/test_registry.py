@@ -9,7 +9,7 @@ import pytest
 
 from worldloop.core.errors import CheckpointError
 from worldloop.models.memory import Recency
-from worldloop.models.registry import SERVE_RECENCY, Name, Registry, scan
+from worldloop.models.registry import SERVE_RECENCY, Entry, Name, Rules, read_entry, scan, scan_report
 
 from .files import config_changed, parts, rewrite, write_autoencoder, write_world
 
@@ -108,10 +108,21 @@ def test_one_window_for_all_settles_a_disagreement(folder: Path) -> None:
     write_world(folder / "a.safetensors")
     config_changed(write_world(folder / "b.safetensors"), summary_window_frames=6)
 
-    entries = scan(folder, window=4, rope_table_len=99).entries.values()
+    entries = scan(folder, Rules(window=4, rope_table_len=99)).entries.values()
 
     assert [entry.config.model.summary_window_frames for entry in entries] == [4, 4]
     assert [entry.config.model.rope_table_len for entry in entries] == [99, 99]
+    assert [entry.config.trained_window for entry in entries] == [5, 6]
+
+
+def test_a_window_below_the_raw_one_is_refused(folder: Path) -> None:
+    write_world(folder / "a.safetensors")
+    assert next(iter(scan(folder, Rules(window=2)).entries.values())).config.model.summary_window_frames == 2
+
+    with pytest.raises(
+        CheckpointError, match=r"a\.safetensors: serve_window_frames=1 must be at least raw_window_frames=2"
+    ):
+        scan(folder, Rules(window=1))
 
 
 def test_another_autoencoder_is_refused(folder: Path) -> None:
@@ -141,24 +152,118 @@ def test_two_files_of_one_id_are_refused(folder: Path, second: str) -> None:
         scan(folder)
 
 
-def recency(registry: Registry, *, enabled: bool = True) -> tuple[Recency | None, str]:
-    return next(iter(registry.entries.values())).recency(enabled=enabled)
+def only(folder: Path, **rules: Any) -> Entry:
+    return next(iter(scan(folder, Rules(**rules)).entries.values()))
+
+
+def recency(folder: Path, **rules: Any) -> tuple[Recency | None, str]:
+    entry = only(folder, **rules)
+    return entry.config.recency, entry.recency_source
 
 
 def test_recency_is_trained_then_asked_for_by_name_then_off(folder: Path) -> None:
     law = Recency(flat_until=1, decay_end=6, beta=3.0, gamma=1.5)
+    other = Recency(flat_until=0, decay_end=2, beta=1.0, gamma=1.0)
     path = folder / "a-rec-3r.safetensors"
 
     write_world(path, recency=law)
-    assert recency(scan(folder)) == (law, "trained")
+    assert recency(folder, serve_recency=other) == (law, "trained")
+    assert recency(folder, recency_enabled=False) == (None, "off (disabled)")
     write_world(path)
-    assert recency(scan(folder, window=16)) == (SERVE_RECENCY, "serve")
+    assert recency(folder, window=16) == (SERVE_RECENCY, "serve")
+    assert recency(folder, serve_recency=other) == (other, "serve")
     assert Recency(flat_until=5, decay_end=17, beta=6.0, gamma=2.0) == SERVE_RECENCY
-    assert recency(scan(folder, recency_enabled=False), enabled=False) == (None, "off (disabled)")
-    with pytest.raises(CheckpointError, match=r"recency \(serve\) decay_end=17 is past eviction"):
-        scan(folder)
+    assert recency(folder, recency_enabled=False) == (None, "off (disabled)")
     path.rename(folder / "a-3r.safetensors")
-    assert recency(scan(folder)) == (None, "off")
+    assert recency(folder, serve_recency=other) == (None, "off")
+    assert only(folder).details()["recency_source"] == only(folder).line()["recency"] == "off"
+
+
+@pytest.mark.parametrize("source", ["serve", "trained"])
+def test_a_bias_that_ends_after_eviction_is_refused_unless_disabled(folder: Path, source: str) -> None:
+    law = Recency(flat_until=1, decay_end=6, beta=3.0, gamma=1.5)
+    write_world(folder / "a-rec-3r.safetensors", recency=law if source == "trained" else None)
+    rules = {"window": 4, "serve_recency": law}
+
+    with pytest.raises(
+        CheckpointError,
+        match=rf"a-rec-3r\.safetensors: recency \({source}\) decay_end=6 is past eviction: served with a memory window "
+        "of 4, it must be at most 5",
+    ):
+        scan(folder, Rules(**rules))
+
+    assert recency(folder, **{**rules, "window": 5}) == (law, source)
+    assert recency(folder, **rules, recency_enabled=False) == (None, "off (disabled)")
+
+
+def test_an_open_end_of_the_bias_is_the_served_window(folder: Path) -> None:
+    law = {"flat_until": 2, "decay_end": None, "beta": 6.0, "gamma": 2.0}
+    config_changed(write_world(folder / "a.safetensors"), recency=law)
+
+    assert [recency(folder, window=window)[0] for window in (None, 4)] == [
+        Recency(flat_until=2, decay_end=end, beta=6.0, gamma=2.0) for end in (6, 5)
+    ]
+
+
+def test_a_line_of_the_log_has_what_an_operator_compares(folder: Path) -> None:
+    law = Recency(flat_until=1, decay_end=6, beta=3.0, gamma=1.5)
+    write_world(folder / "a-b-3r.safetensors", jump_sprint=True, recency=law)
+
+    assert only(folder).line() == {
+        "id": "a-b-3r", "t": [999, 878, 669], "cache_mode": "recache",
+        "recency": "0 to age 1, -3 at 6, gamma 1.5 (trained)", "gap": 3, "focus": "diamond", "X": 4, "Y": 2, "W": 5,
+        "schedule": "cosine:1.0", "step": 7, "profile": "meadow jump+sprint", "file": "a-b-3r.safetensors",
+    }  # fmt: skip
+
+
+def test_a_report_goes_on_past_what_is_wrong(folder: Path) -> None:
+    whole = write_world(folder / "b-3r.safetensors")
+    tensors, config = parts(whole)
+    (folder / "a-3r.safetensors").write_bytes(whole.read_bytes()[:100])
+    config_changed(write_world(folder / "c-3r.safetensors"), sink_gap_max=65)
+    config_changed(write_world(folder / "d-3r.safetensors"), num_layers=3)
+    rewrite(folder / "b-3r.pt", tensors, config)
+    write_world(folder / "e-4r.safetensors")
+    rewrite(folder / "f-3r.pt", tensors, config)
+
+    report = scan_report(folder)
+
+    assert list(report.entries) == ["b-3r", "f-3r"]
+    assert report.entries["b-3r"].path.name == "b-3r.pt"
+    assert [(e.file, e.key, e.found, e.allowed) for e in report.refusals] == [
+        ("a-3r.safetensors", None, None, None),
+        ("b-3r.safetensors", "name", "b-3r.safetensors", "one file an id"),
+        ("c-3r.safetensors", "sink_gap_max", 65, "an integer in [2, 64]"),
+        ("d-3r.safetensors", "num_layers", 3, "2"),
+        ("e-4r.safetensors", "name", "4r", "3r"),
+    ]
+    with pytest.raises(CheckpointError) as first:
+        scan(folder)
+    assert str(first.value) == str(report.refusals[0])
+
+
+def test_a_report_of_an_empty_folder_says_all_that_is_missing(tmp_path: Path) -> None:
+    report = scan_report(tmp_path)
+
+    assert [error.problem.split(",")[0] for error in report.refusals] == [
+        "holds no autoencoder.safetensors",
+        "holds no checkpoint (*.safetensors or *.pt)",
+    ]
+    assert not report.entries
+
+
+def test_a_file_is_read_again_as_it_is_now(folder: Path) -> None:
+    autoencoder = folder / "autoencoder.safetensors"
+    path = write_world(folder / "a-3r.safetensors", autoencoder=autoencoder)
+    registry = scan(folder, Rules(window=4))
+
+    write_world(path, autoencoder=autoencoder, step=9)
+    assert registry.reread("a-3r").config.step == 9
+    assert registry.reread("a-3r") == read_entry(path, Rules(window=4))
+    assert registry.entries["a-3r"].config.step == 7
+    autoencoder.write_bytes(autoencoder.read_bytes() + b"\0")
+    with pytest.raises(CheckpointError, match="another autoencoder"):
+        registry.reread("a-3r")
 
 
 def test_details_say_what_the_published_server_says(folder: Path) -> None:

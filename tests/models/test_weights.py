@@ -20,6 +20,7 @@ from worldloop.models.weights import (
     load_weights,
     parameter_count,
     read_config,
+    read_weights,
     save_autoencoder,
 )  # fmt: skip
 
@@ -162,6 +163,71 @@ def test_keys_and_shapes_that_do_not_fit_are_named(tmp_path: Path) -> None:
         assert same(loaded, before)  # nothing is half loaded
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (
+            lambda t: t.fill_(1).index_fill_(0, torch.tensor([3]), torch.nan),
+            "holds numbers that are not finite",
+        ),
+        (lambda t: t.fill_(-torch.inf), "holds numbers that are not finite"),
+        (lambda t: t.to(torch.int8), "is torch.int8, numbers of floating point are needed"),
+        (lambda t: t.bool(), "is torch.bool, numbers of floating point are needed"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_the_first_copy(
+    tmp_path: Path, spoil: Any, message: str, suffix: str
+) -> None:
+    tensors, config = parts(write_world(tmp_path / "w.safetensors"))
+    last = sorted(tensors)[-1]
+    spoiled = rewrite(tmp_path / f"x{suffix}", {**tensors, last: spoil(tensors[last].clone())}, config)
+    loaded = blank()
+    before = copy.deepcopy(loaded)
+
+    with pytest.raises(CheckpointError, match=rf"x{suffix}: '{last}' {message}") as refused:
+        load_weights(spoiled, loaded)
+    assert refused.value.key == last
+    assert same(loaded, before)
+    load_weights(rewrite(tmp_path / f"y{suffix}", tensors, config), loaded)  # control: unspoiled, it is taken
+
+
+def test_what_is_no_tensor_or_no_text_is_refused(tmp_path: Path) -> None:
+    tensors, config = parts(write_world(tmp_path / "w.safetensors"))
+    key = "summary_tokens"
+    cases = {
+        f"{key!r} is int, numbers": {**tensors, key: 3},
+        f"{key!r} is torch.float32, numbers": {**tensors, key: tensors[key].to_sparse()},
+        "every key of 'model' and 'config' must be text": {**tensors, 3: tensors[key]},
+        "a key is there twice, with and without a prefix": {**tensors, f"module.{key}": tensors[key]},
+    }
+    for message, changed in cases.items():
+        with pytest.raises(CheckpointError, match=rf"x\.pt: .*{message}"):
+            load_weights(rewrite(tmp_path / "x.pt", changed, config), blank())
+
+
+def test_what_was_read_does_not_change_with_the_file(tmp_path: Path) -> None:
+    for suffix in (".safetensors", ".pt"):
+        tensors, config = parts(write_world(tmp_path / "w.safetensors"))
+        path = rewrite(tmp_path / f"x{suffix}", tensors, config)
+        weights = read_weights(path, blank())
+        with path.open("r+b") as file:
+            file.write(b"\xff" * path.stat().st_size)
+
+        assert all(torch.equal(weights.tensors[key], value) for key, value in tensors.items())
+
+
+@pytest.mark.parametrize(
+    ("step", "read"), [(7, 7), (None, None), (7.0, 7), (float("nan"), None), ("7", None)]
+)
+def test_a_training_step_is_a_number_or_unknown(tmp_path: Path, step: Any, read: int | None) -> None:
+    tensors, config = parts(write_world(tmp_path / "w.safetensors"))
+    path = tmp_path / "x.pt"
+    torch.save({"model": tensors, "config": config, "step": step}, path)
+
+    assert read_config(path).step == read
+
+
 @torch.inference_mode()
 def test_a_checkpoint_without_focus_is_the_identical_model(tmp_path: Path) -> None:
     tensors, config = parts(write_world(tmp_path / "w.safetensors"))
@@ -205,6 +271,21 @@ def test_autoencoder_round_trip(tmp_path: Path) -> None:
         ("dec.third.weight", torch.zeros(1), "autoencoder key 'dec.third.weight' does not fit"),
         ("enc.linear.bias", torch.zeros(9), r"'enc.linear.bias' is \(9,\), \(8,\) is needed"),
         ("stats.rest_std", None, "lacks 'stats.rest_std'"),
+        (
+            "stats.rest_std",
+            torch.tensor([1.0] * 7 + [torch.nan]),
+            "'stats.rest_std' holds numbers that are not",
+        ),
+        (
+            "stats.first_std",
+            torch.zeros(8),
+            "a deviation in 'stats.first_std' or 'stats.rest_std' is not above 0",
+        ),
+        (
+            "enc.linear.bias",
+            torch.full((8,), torch.inf),
+            "'enc.linear.bias' holds numbers that are not finite",
+        ),
         ("stats.rest_std", torch.ones(9), r"'stats.rest_std' is \(9,\), \(8,\) is needed"),
     ],
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from worldloop.core.errors import CheckpointError
+from worldloop.models.config import OPTIONAL, REQUIRED
 from worldloop.models.memory import Recency
-from worldloop.models.weights import OPTIONAL, REQUIRED, read_config
+from worldloop.models.weights import read_config
 
 from .files import config_changed, parts, rewrite, write_world
 
@@ -36,8 +38,10 @@ def test_a_missing_key_is_refused_by_name(path: Path, key: str, suffix: str) -> 
     del config[key]
     spoiled = rewrite(path.with_name(f"x{suffix}"), tensors, config)
 
-    with pytest.raises(CheckpointError, match=rf"x{suffix}: config (lacks '{key}'|format=None)"):
+    with pytest.raises(CheckpointError, match=rf"x{suffix}: config (lacks '{key}'|format=None)") as refused:
         read_config(spoiled)
+
+    assert (refused.value.file, refused.value.key, refused.value.found) == (f"x{suffix}", key, None)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,7 @@ def test_a_missing_key_is_refused_by_name(path: Path, key: str, suffix: str) -> 
         ),
         ({"timestep_shift": 2.0}, r"timestep_shift=2 gives \[999, 820, 548\]"),
         ({"timestep_shift": None}, "timestep_shift=None must be a number"),
+        ({"timestep_shift": math.nan}, "timestep_shift=nan must be a number"),
         ({"timestep_shift": 0}, "timestep_shift=0.0 must be a finite number above 0"),
         ({"timesteps": []}, r"timesteps=\[\] must be a non-empty list"),
         ({"timesteps": [669, 878, 999]}, "high to low"),
@@ -75,13 +80,22 @@ def test_a_missing_key_is_refused_by_name(path: Path, key: str, suffix: str) -> 
         ({"num_heads": 3}, "dim=128 must be a multiple of num_heads=3"),
         ({"num_heads": 4}, "two slowest of 6 time planes"),
         ({"summary_tokens": -1}, "summary_tokens=-1 must be an integer, at least 0"),
-        ({"raw_window_frames": 6}, r"raw_window=6 must be in 1\.\.window=5"),
+        ({"raw_window_frames": 6}, r"raw_window_frames=6 must be in 1\.\.summary_window_frames=5"),
         ({"latent_hw": [24]}, r"latent_hw=\[24\] must be two integers"),
         ({"latent_hw": None}, "latent_hw=None must be two integers"),
         ({"latent_hw": [0, 4]}, r"latent_hw=\[0, 4\] must be two integers above 0"),
         ({"encode_fps": 0}, "encode_fps=0 must be an integer, at least 1"),
         ({"autoencoder": "a.safetensors"}, "autoencoder='a.safetensors' must be null or hold"),
         ({"recency": True}, "recency=True must be null or hold"),
+        ({"rope_spatial_base": 0}, "rope_spatial_base=0 must be a number above 0"),
+        (
+            {"recency": {"flat_until": 2.5, "decay_end": 5, "beta": 6.0, "gamma": 2.0}},
+            "flat_until=2.5 must be",
+        ),
+        (
+            {"recency": {"flat_until": 2, "decay_end": 5, "beta": "6", "gamma": 2.0}},
+            "beta='6' must be a number",
+        ),
         ({"recency": {"flat_until": 2}}, "must be null or hold flat_until, decay_end, beta and gamma"),
         (
             {"recency": {"flat_until": 2, "decay_end": 7, "beta": 6.0, "gamma": 2.0}},
@@ -94,8 +108,14 @@ def test_a_missing_key_is_refused_by_name(path: Path, key: str, suffix: str) -> 
 def test_values_that_cannot_be_are_refused(path: Path, changes: dict[str, Any], message: str) -> None:
     read_config(path)  # control: as it is, it is taken
 
-    with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}"):
+    with pytest.raises(CheckpointError, match=rf"w\.safetensors: .*{message}") as refused:
         read_config(config_changed(path, **changes))
+
+    error, (key, value) = refused.value, next(iter(changes.items()))
+    told = {"timestep_shift": ("timestep_shift", "timesteps")}.get(key, (key,))
+    assert error.key in told or key in ("num_heads", "recency"), "the key that is wrong"
+    assert error.allowed
+    assert error.found == value or key in ("timestep_shift", "recency", "num_heads")
 
 
 def test_optional_keys_have_the_published_models_constants(path: Path) -> None:
@@ -122,7 +142,8 @@ def test_the_window_is_capacity_and_can_be_replaced(path: Path) -> None:
 
     assert config.model.summary_window_frames == 9
     assert config.model.rope_table_len == 64
-    with pytest.raises(CheckpointError, match=r"raw_window=2 must be in 1\.\.window=1"):
+    assert config.trained_window == config.saved["summary_window_frames"] == 5
+    with pytest.raises(CheckpointError, match="serve_window_frames=1 must be at least raw_window_frames=2"):
         read_config(path, window=1)
 
 

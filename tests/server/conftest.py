@@ -26,7 +26,7 @@ from worldloop.core.settings import Settings
 from worldloop.core.types import Controls
 from worldloop.engine.contract import Emit
 from worldloop.server.app import create_app
-from worldloop.session.host import GameOptions, StartFrame
+from worldloop.session.host import GameOptions, HostReport, StartFrame
 
 HEIGHT, WIDTH = 48, 64
 
@@ -66,7 +66,8 @@ class ScriptedGame:
 
 
 class ScriptedHost:
-    """Two models, no device. `gate` closed makes `encode` wait; `encoding` says that it has begun."""
+    """Two models, no device. `gate` closed makes `encode` wait; `encoding` says that it has begun. `load` and `loading`
+    are the same for `switch`."""
 
     def __init__(self) -> None:
         self.worker = ThreadPoolExecutor(1)
@@ -80,6 +81,10 @@ class ScriptedHost:
         self.options: list[GameOptions] = []
         self.active: str | None = "alpha"
         self.frame_size = (HEIGHT, WIDTH)
+        self.loading = threading.Event()
+        self.load = threading.Event()
+        self.load.set()
+        self.switches = 0
         self.default_model_id = "alpha"
 
     @property
@@ -96,14 +101,30 @@ class ScriptedHost:
     def describe(self) -> dict[str, Any]:
         return {
             "details": {name: {"steps": 3} for name in self.model_ids()},
-            "nfe": {"override": None},
+            "nfe": {"override": None, "max": 32},
             "sphere": {"mode": "off"},
             "reprefill": {"every": 0},
             "focus": {"trained": False},
         }
 
+    def report(self) -> HostReport:
+        playing = sum(not game.closed for game in self.games)
+        return HostReport(
+            weights_bytes=1000,
+            session_bytes=50 * playing,
+            sessions=playing,
+            queued=int(self.encoding.is_set()),
+            switches=self.switches,
+            reprefills=5,
+            drift_reprefills=3,
+        )
+
     def switch(self, model_id: str) -> None:
+        self.active = None
+        self.loading.set()
+        self.load.wait()
         self.active = model_id
+        self.switches += 1
 
     def configure(self, options: GameOptions) -> dict[str, Any]:
         if isinstance(options.focus, tuple):
@@ -163,8 +184,9 @@ class AsgiSocket:
         text = message if isinstance(message, str) else json.dumps(message)
         await self._to_app.put({"type": "websocket.receive", "text": text})
 
-    async def leave(self) -> None:
-        await self._to_app.put({"type": "websocket.disconnect", "code": 1001})
+    async def leave(self, code: int = 1001) -> None:
+        """Go with this code; 1006 is a connection that broke."""
+        await self._to_app.put({"type": "websocket.disconnect", "code": code})
         await asyncio.wait_for(self.task, 10)
 
     async def next(self) -> dict[str, Any]:
@@ -246,9 +268,11 @@ async def open_site(**settings: Any) -> AsyncIterator[Site]:
             yield site
         finally:
             host.gate.set()
+            host.load.set()
             for socket in site.sockets:
                 if not socket.task.done():
                     await socket.leave()
+            await app.state.arena.stop("the test is over")
             app.state.arena.close()
             host.close()
 

@@ -30,7 +30,7 @@ async def test_an_upload_answers_what_was_encoded(site) -> None:
         "success": True,
         "model_id": "alpha",
         "z0_shape": [1, 8, 3, 4],
-        "nfe": {"override": None},
+        "nfe": {"override": None, "max": 32},
         "sphere": {"mode": "off"},
         "reprefill": {"every": 0},
         "focus": {"mode": "none", "tokens": 0, "grid": None, "coverage": 0.0},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import Executor, Future
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from worldloop.core.settings import Settings
 from worldloop.core.types import Controls
 from worldloop.engine.contract import Emit
 from worldloop.session.game import GameSession
-from worldloop.session.socket import SocketClosedError
+from worldloop.session.progress import Progress
+from worldloop.session.socket import Ending, SocketClosedError
+from worldloop.wire.controls import ControlState
 
 
 @pytest.fixture
@@ -84,19 +87,23 @@ class TimedGame(InlineGame):
 
 
 class MemorySocket:
-    """What was sent, with the times; what is to be received; `stuck` makes sends wait for ever."""
+    """What was sent, with the times; what is to be received: a number closes it with that code.
+
+    `stuck` makes sends wait for ever, `gone` makes them fail.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self.clock = clock
-        self.inbox: asyncio.Queue[str | bytes | None] = asyncio.Queue()
+        self.inbox: asyncio.Queue[str | bytes | int] = asyncio.Queue()
         self.sent: list[tuple[float, str | bytes]] = []
         self.stuck = False
+        self.gone = False
         self.closed: tuple[int, str] | None = None
 
     async def receive(self) -> str | bytes:
         message = await self.inbox.get()
-        if message is None:
-            raise SocketClosedError("gone")
+        if isinstance(message, int):
+            raise SocketClosedError("gone", code=message)
         return message
 
     async def send_text(self, text: str) -> None:
@@ -106,6 +113,8 @@ class MemorySocket:
         await self._send(data)
 
     async def _send(self, message: str | bytes) -> None:
+        if self.gone:
+            raise SocketClosedError("gone")
         if self.stuck:
             await asyncio.Event().wait()
         self.sent.append((self.clock.monotonic(), message))
@@ -154,13 +163,17 @@ class Counts:
         self.refusals: list[str] = []
         self.latencies: list[float] = []
         self.stages: list[str] = []
+        self.endings: list[str] = []
+        self.resumed = 0
 
     def refused(self, reason: str) -> None:
         self.refusals.append(reason)
 
-    def game_opened(self) -> None: ...
+    def game_resumed(self) -> None:
+        self.resumed += 1
 
-    def game_ended(self, kind: str) -> None: ...
+    def game_ended(self, kind: str) -> None:
+        self.endings.append(kind)
 
     def picture_sent(self) -> None: ...
 
@@ -172,39 +185,62 @@ class Counts:
 
 
 class Table:
-    """One game with all its doubles, running."""
+    """One game with all its doubles, running on its first socket."""
 
     def __init__(self, game: InlineGame, **settings: Any) -> None:
         self.clock = ManualClock()
         self.game = game
+        self.counts = Counts()
+        self.settings = Settings(
+            **{"stream_fps": 10, "session_limit_s": 0, "just_in_time": False, **settings}
+        )
+        start = ControlState.start(stream_fps=self.settings.stream_fps, fps_embedding=12.0)
+        self.progress = Progress(game, start)
+        self.greetings = 0
+        self.connect()
+
+    def connect(self) -> None:
+        """Play on a socket of its own from now on."""
         self.socket = MemorySocket(self.clock)
         self.encoder = PlainEncoder()
-        self.counts = Counts()
         self.session = GameSession(
-            game=game,
+            progress=self.progress,
             socket=self.socket,
             make_encoder=lambda: self.encoder,
             clock=self.clock,
-            settings=Settings(**{"stream_fps": 10, "session_limit_s": 0, "just_in_time": False, **settings}),
+            settings=self.settings,
             observer=self.counts,
             hello='{"type":"hello"}',
+            greeted=self._greeted,
             threads=InlineThreads(),
         )
         self.task = asyncio.ensure_future(self.session.run())
+
+    def _greeted(self) -> None:
+        self.greetings += 1
 
     async def say(self, message: Any) -> None:
         await self.socket.inbox.put(message if isinstance(message, str | bytes) else json.dumps(message))
         await self.clock.advance(0)
 
-    async def leave(self) -> None:
-        await self.socket.inbox.put(None)
+    async def leave(self, code: int = 1001) -> Ending:
+        """The client goes with this code; 1006 is a connection that broke."""
+        await self.socket.inbox.put(code)
         await self.clock.advance(0)
-        await self.task
+        return await self.task
 
 
 @pytest.fixture
 def table() -> Any:
     return Table
+
+
+@pytest.fixture
+def doubles() -> SimpleNamespace:
+    """The parts, for a test that puts them together itself."""
+    return SimpleNamespace(
+        Counts=Counts, InlineThreads=InlineThreads, MemorySocket=MemorySocket, PlainEncoder=PlainEncoder
+    )
 
 
 @pytest.fixture

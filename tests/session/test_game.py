@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from worldloop.core.errors import EngineError, SessionEndedError
-from worldloop.session.socket import LEFT
+from worldloop.session.socket import BROKEN, LEFT, MOVED, over
 
 pytestmark = pytest.mark.anyio
 
@@ -156,13 +156,14 @@ async def test_a_stall_of_the_device_makes_no_burst(table, inline_game) -> None:
     await t.leave()
 
 
-async def test_leaving_closes_the_game_while_a_frame_is_in_the_making(table, inline_game) -> None:
+async def test_leaving_ends_while_a_frame_is_in_the_making(table, inline_game) -> None:
     t = table(inline_game(held=True))
     await t.clock.advance(0)
-    await t.leave()
-    assert t.game.closed == 1
-    assert t.task.result() is LEFT
+    assert await t.leave() is LEFT
     t.game.answer()
+    await t.clock.advance(1)
+    await t.session.close(LEFT)
+    assert t.socket.pictures == []
     assert t.socket.closed is None
 
 
@@ -208,7 +209,6 @@ async def test_a_slow_client_is_closed_and_told(table, inline_game) -> None:
     assert not t.task.done()
     assert len(t.game.controls) <= asked + 1
     await t.clock.advance(2.0)
-    assert t.game.closed == 1
     await t.session.close(t.task.result())
     code, reason = t.socket.closed
     assert code == 1008
@@ -218,8 +218,8 @@ async def test_a_slow_client_is_closed_and_told(table, inline_game) -> None:
 async def test_stop_tells_the_player(table, inline_game) -> None:
     t = table(inline_game())
     await t.clock.advance(0.2)
-    t.session.stop("closing down")
-    t.session.stop("again")
+    t.session.end(over("stopped", "closing down"))
+    t.session.end(over("stopped", "again"))
     await t.clock.advance(0)
     await t.session.close(t.task.result())
     assert t.socket.texts("session_over")[0]["message"] == "closing down"
@@ -232,3 +232,118 @@ async def test_what_is_measured_has_every_stage(table, inline_game) -> None:
     await t.clock.advance(0.5)
     assert set(t.counts.stages) == {"generate", "encode", "send"}
     await t.leave()
+
+
+async def test_after_a_break_every_picture_is_shown_once_and_in_order(table, inline_game) -> None:
+    t = table(inline_game())
+    await t.clock.advance(0.55)
+    assert await t.leave(1006) is BROKEN
+    before, asked = t.socket.pictures, len(t.game.controls)
+    await t.clock.advance(5)
+    assert len(t.game.controls) == asked, "nothing is asked for without a socket"
+    t.progress.let_go()
+    t.connect()
+    await t.clock.advance(0.95)
+    shown = [unit[1] for _, unit in [*before, *t.socket.pictures]]
+    assert shown == [0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4]
+    # A decoder can start at the first picture, and the schedule starts there too.
+    assert [unit[:1] for _, unit in t.socket.pictures][:2] == [b"\x01", b"\x00"]
+    assert [round(at, 6) for at, _ in t.socket.pictures][:3] == [5.55, 5.65, 5.75]
+    await t.leave()
+
+
+async def test_a_frame_that_was_in_the_making_is_shown_after_the_break(table, inline_game) -> None:
+    t = table(inline_game(held=True))
+    await t.clock.advance(0)
+    t.game.answer()
+    await t.clock.advance(0.05)
+    await t.leave(1006)
+    t.game.answer()
+    t.game.held = False
+    t.progress.let_go()
+    t.connect()
+    await t.clock.advance(0.45)
+    assert [unit[1] for _, unit in t.socket.pictures] == [1, 1, 1, 1, 2]
+    assert t.counts.stages.count("generate") == len(t.game.controls) - 1, "the carried frame is not timed"
+    await t.leave()
+
+
+async def test_a_picture_that_was_not_taken_is_sent_on_the_next_socket(table, inline_game) -> None:
+    t = table(inline_game())
+    await t.clock.advance(0.15)
+    t.socket.stuck = True
+    await t.clock.advance(0.3)
+    before = [unit[1] for _, unit in t.socket.pictures]
+    t.session.end(MOVED)
+    await t.clock.advance(0)
+    assert t.task.result() is MOVED
+    t.progress.let_go()
+    t.connect()
+    await t.clock.advance(0.35)
+    assert before == [0, 1]
+    assert [unit[1] for _, unit in t.socket.pictures] == [1, 1, 1, 2]
+    await t.leave()
+
+
+async def test_after_a_break_nothing_is_held_and_nothing_acknowledged_but_rates_stay(
+    table, inline_game
+) -> None:
+    t = table(inline_game())
+    await t.clock.advance(0.05)
+    await t.say(keys("w", seq=5, stream_fps=20, fps_embedding=None))
+    await t.clock.advance(0.1)
+    await t.leave(1006)
+    assert t.game.controls[-1].pressed == {"w"}
+    assert t.socket.texts("ack") == [], "its pictures still wait"
+    t.progress.let_go()
+    t.connect()
+    asked = len(t.game.controls)
+    await t.clock.advance(1)
+    assert {made.pressed for made in t.game.controls[asked:]} == {frozenset()}
+    assert {made.fps for made in t.game.controls[asked:]} == {None}
+    assert t.socket.texts("ack") == []
+    gaps = [b - a for (a, _), (b, _) in itertools.pairwise(t.socket.pictures)]
+    assert {round(gap, 6) for gap in gaps} == {0.05}
+    await t.say(keys("d", seq=1))
+    await t.clock.advance(0.5)
+    assert t.game.controls[-1].pressed == {"d"}
+    assert [ack["seq"] for ack in t.socket.texts("ack")] == [1]
+    await t.leave()
+
+
+async def test_the_limits_clock_stands_still_without_a_socket(table, inline_game) -> None:
+    t = table(inline_game(), session_limit_s=3)
+    await t.clock.advance(2)
+    await t.leave(1006)
+    assert round(t.progress.played_s, 6) == 2
+    await t.clock.advance(100)
+    t.connect()
+    await t.clock.advance(0.9)
+    assert not t.task.done()
+    await t.clock.advance(0.2)
+    assert t.task.result().kind == "limit"
+
+
+@pytest.mark.parametrize(("code", "ending"), [(1000, LEFT), (1001, LEFT), (1005, LEFT), (1006, BROKEN)])
+async def test_a_send_that_fails_leaves_it_to_the_close_code_to_say_why(
+    table, inline_game, code, ending
+) -> None:
+    t = table(inline_game())
+    await t.clock.advance(0.05)
+    t.socket.gone = True
+    await t.say("not json")
+    await t.clock.advance(5)
+    assert not t.task.done()
+    assert await t.leave(code) is ending
+
+
+async def test_greeted_is_told_when_the_hello_was_taken_and_only_then(table, inline_game) -> None:
+    t = table(inline_game())
+    await t.clock.advance(0.05)
+    assert t.greetings == 1
+    await t.leave(1006)
+    t.connect()
+    t.socket.gone = True
+    await t.clock.advance(0.05)
+    assert t.greetings == 1
+    assert await t.leave(1006) is BROKEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from worldloop.core.clock import ManualClock
-from worldloop.session.leases import Leases
+from worldloop.session.leases import Lease, Leases
 from worldloop.session.occupancy import Occupancy
 
 
@@ -27,9 +27,9 @@ def test_a_second_player_waits(clock: ManualClock) -> None:
 def test_a_reservation_alone_is_not_busy(clock: ManualClock) -> None:
     held = leases(clock)
     lease = held.claim("ann")
-    assert not held.busy
+    assert not held.full()
     assert held.mark_live(lease)
-    assert held.busy
+    assert held.full()
     assert held.live == 1
 
 
@@ -75,9 +75,9 @@ def test_release_frees_once(clock: ManualClock) -> None:
 def test_several_slots_are_busy_when_all_are_live(clock: ManualClock) -> None:
     held = leases(clock, slots=2)
     held.mark_live(held.claim("ann"))
-    assert not held.busy
+    assert not held.full()
     held.mark_live(held.claim("bob"))
-    assert held.busy
+    assert held.full()
     assert held.claim("cat") is None
 
 
@@ -123,3 +123,58 @@ def test_a_request_that_fails_is_no_longer_in_flight(clock: ManualClock) -> None
     with pytest.raises(RuntimeError), counts.inflight():
         raise RuntimeError("boom")
     assert counts.report().inflight == 0
+
+
+def held_by(held: Leases, user: str) -> Lease:
+    lease = held.claim(user)
+    assert lease is not None
+    assert held.mark_live(lease)
+    assert held.hold(lease)
+    return lease
+
+
+def test_a_held_game_keeps_its_place_from_others_for_as_long_as_it_is_held(clock: ManualClock) -> None:
+    held = leases(clock)
+    lease = held_by(held, "ann")
+    clock.shift(10_000)
+    assert held.claim("bob") is None
+    assert not held.admits("bob")
+    assert (held.live, held.taken) == (0, 1)
+    assert held.release(lease)
+    assert held.claim("bob") is not None
+
+
+def test_a_held_game_does_not_keep_its_own_player_from_a_new_one(clock: ManualClock) -> None:
+    held = leases(clock)
+    old = held_by(held, "ann")
+    assert held.full()
+    assert held.full("bob")
+    assert not held.full("ann")
+    assert held.admits("ann")
+    assert held.claim("ann") is not None
+    assert not held.mark_live(old)
+    assert not held.hold(old)
+    assert not held.release(old)
+
+
+def test_a_held_game_is_live_again(clock: ManualClock) -> None:
+    held = leases(clock)
+    lease = held_by(held, "ann")
+    assert held.mark_live(lease)
+    assert (held.live, held.taken) == (1, 1)
+    assert held.claim("ann") is None
+
+
+def test_a_held_game_is_not_taken_for_a_stale_reservation(clock: ManualClock) -> None:
+    held = leases(clock, slots=2)
+    held_by(held, "ann")
+    held.claim("bob")
+    clock.shift(30)
+    assert held.claim("cat") is not None
+    assert (held.admits("ann"), held.taken) == (True, 1)
+
+
+def test_status_counts_held_games(clock: ManualClock) -> None:
+    held, counts = occupancy(clock)
+    held_by(held, "ann")
+    assert counts.report().model_dump() == {"busy": True, "owner": True, "inflight": 0, "pending_z0": 0}

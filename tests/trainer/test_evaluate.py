@@ -11,6 +11,7 @@ import torch
 from worldloop.api import load_world
 from worldloop.core.errors import InvalidInputError
 from worldloop.loops.model import WorldModel
+from worldloop.models.precision import Precision
 from worldloop.trainer.dreams import Dream
 from worldloop.trainer.evaluate import Sizes, evaluate_model, evaluate_world
 from worldloop.trainer.recipes import RECIPES
@@ -30,7 +31,7 @@ def model(checkpoint: Path) -> WorldModel:
         checkpoint,
         checkpoint.parent / "autoencoder.safetensors",
         device=torch.device("cpu"),
-        dtype=torch.float32,
+        precision=Precision.choose(dtype="fp32", device=torch.device("cpu")),
     )
 
 

@@ -148,7 +148,9 @@ def _pictures(
 ) -> Generator[NDArray[np.uint8], None, None]:
     reader, count = PlaneReader(), 0
     try:
-        with av.open(file, "r", format=container) as opened:
+        # Else a decoder makes room for any size that a stream claims, before that size is seen here.
+        limits = {} if max_pixels is None else {"max_pixels": str(max_pixels)}
+        with av.open(file, "r", format=container, options=limits) as opened:
             if not opened.streams.video:
                 raise PictureError(f"{name} has no video in it; send one with a picture track")
             stream = opened.streams.video[0]
@@ -160,9 +162,11 @@ def _pictures(
                 _check_size(frame, name, max_pixels)
                 yield reader.read(frame)
                 count += 1
-    except (FFmpegError, ValueError, EOFError, MemoryError) as error:
-        if isinstance(error, PictureError):
-            raise
+    except PictureError:
+        raise
+    except MemoryError as error:
+        raise PictureError(f"{name} takes too much memory to read; save it again, smaller") from error
+    except (FFmpegError, ValueError, EOFError) as error:
         raise PictureError(f"{name} is cut short or damaged after {count} pictures; save it again") from error
     if count == 0:
         raise PictureError(f"{name} has no picture that can be decoded; save it again as H.264 MP4")

@@ -60,6 +60,8 @@ def read_picture(
         return _to_rgb(image)
     except PictureError as error:
         raise PictureError(f"{name}: {error}") from error
+    except MemoryError as error:
+        raise PictureError(f"{name} takes too much memory to read; save it again, smaller") from error
     except Exception as error:  # any type may come out of a decoder that was fed hostile bytes
         raise PictureError(
             f"{name} is a {image.format} picture that is cut short or damaged; save it again"
@@ -154,10 +156,10 @@ def _to_rgb(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    values = np.asarray(image).astype(np.int64)
+    values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
         raise PictureError("grey values outside 0 to 65535; save it with 8 or 16 bits a channel")
-    return Image.fromarray(((values + 128) // 257).astype(np.uint8))
+    return Image.fromarray(((values.astype(np.uint32) + 128) // 257).astype(np.uint8))
 
 
 def _to_srgb(image: Image.Image, profile: bytes | None) -> Image.Image:

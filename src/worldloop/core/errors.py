@@ -50,14 +50,25 @@ class SettingsError(InvalidInputError):
 
 
 class CheckpointError(WorldloopError):
-    """A weights file is refused: `file`, the fact that is wrong, what was found and what is allowed."""
+    """A weights file is refused: `file`, the fact that is wrong, what was found and what is allowed.
+
+    `key`, `found` and `allowed` are None when the file as a whole is the problem.
+    """
 
     exit_code = 2
 
-    def __init__(self, file: str, problem: str) -> None:
+    def __init__(
+        self,
+        file: str,
+        problem: str,
+        *,
+        key: str | None = None,
+        found: object = None,
+        allowed: str | None = None,
+    ) -> None:
         super().__init__(f"{file}: {problem}")
-        self.file = file
-        self.problem = problem
+        self.file, self.problem = file, problem
+        self.key, self.found, self.allowed = key, found, allowed
 
 
 class BusyError(WorldloopError):

@@ -109,7 +109,7 @@ class Settings(BaseSettings):
         None, ge=0, lt=2**32, description="Noise seed of every game; none draws one per game."
     )
     nfe_max: int = Field(
-        32, ge=1, le=1000, description="Largest number of denoising calls that a player may ask for."
+        32, ge=1, le=32, description="Largest number of denoising calls that a player may ask for."
     )
     reprefill_every: int = Field(
         0, ge=0, le=4096, description="Rebuild the memory from clean history every N latent frames; 0 is off."

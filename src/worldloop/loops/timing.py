@@ -98,7 +98,7 @@ def steady_session(loop: WorldLoop, *, seed: int = 0) -> WorldState:
     latent = torch.randn(1, *model.latent_shape, generator=generator, device=model.device)
     state = loop.init(WorldRequest(latent=latent, seed=seed))
     loop.offer(state, Controls())
-    _frame(loop, state, lambda: 0.0)
+    clock_frame(loop, state, lambda: 0.0)
     shape = (2, 1, config.num_heads, config.record, config.head_dim)
     keys, values = torch.randn(shape, generator=generator, device=model.device).to(model.dtype)
     for _ in range(config.summary_window_frames + 1):
@@ -133,7 +133,7 @@ def time_frames(
     seconds = []
     for _ in range(warmup + frames):
         loop.offer(state, Controls(pressed=frozenset({"w"})))
-        seconds.append(_frame(loop, state, clock))
+        seconds.append(clock_frame(loop, state, clock))
     return FrameTimes(seconds=tuple(seconds[warmup:]), encode_s=encode_s, keys=state.memory.end)
 
 
@@ -169,8 +169,8 @@ def _place(model: WorldModel) -> str:
     return f"{threads} threads" if model.device.type == "cpu" else str(model.device)
 
 
-def _frame(loop: WorldLoop, state: WorldState, clock: Callable[[], float]) -> dict[str, float]:
-    """Make one latent frame; seconds by op."""
+def clock_frame(loop: WorldLoop, state: WorldState, clock: Callable[[], float]) -> dict[str, float]:
+    """Make the latent frame whose controls were offered; seconds by op."""
     spent = dict.fromkeys(OPS, 0.0)
     frame = state.frame
     while state.frame == frame:

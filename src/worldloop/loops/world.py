@@ -3,7 +3,8 @@ one clean pass that writes the frame's record to memory.
 
     start picture:  write_memory, decode                                        emits 1 picture
     body frame:     denoise x K, decode, write_memory (mode recache only)       emits 4 pictures
-    now and then:   reprefill x (1 + up to W), which rebuilds the memory from the clean history
+    now and then:   reprefill x (1 + up to W), which rebuilds the memory from the clean history: every so many frames,
+                    at the end of the rotary table, or because the dream has drifted (`drift`)
 
 Decode comes before the memory write so that pictures leave as early as they can. Controls of a frame are read when its
 first pass is planned. Noise is a function of (seed, frame, pass). Shapes: N cells, C channels, W memory window.
@@ -12,6 +13,7 @@ Owns the order of work and the state. Does not own the network (`models`), threa
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,8 +23,9 @@ from torch import Tensor
 
 from worldloop.core.types import NO_ACTION, Controls, LiveControls
 from worldloop.engine.contract import Done, Emit, Idle, Op, Plan, Result
+from worldloop.loops.drift import Averages, with_score
 from worldloop.loops.model import WorldModel
-from worldloop.models.autoencoder import GROUP, to_bytes
+from worldloop.models.autoencoder import GROUP
 from worldloop.models.memory import Memory
 from worldloop.models.noise import check_seed, normal
 from worldloop.models.sampling import add_noise, plan_timesteps, predict_x0, project_to_sphere
@@ -42,6 +45,8 @@ class WorldRequest:
         nfe, nfe_mode: override of the number of denoising calls, see `sampling.plan_timesteps`.
         sphere: `off`, `decode` or `all`.
         reprefill_every: rebuild the memory every N body frames; 0 is off. Needs mode recache.
+        drift_limit: rebuild it when the dream's score (`drift`) is above this, at most once in W frames; 0 is off.
+            Needs mode recache.
         on_table_end: `reprefill` or `stop` when frame ids reach the end of the rotary table.
         focus: booleans `[N]` of the start picture's focus region, or None.
     """
@@ -52,6 +57,7 @@ class WorldRequest:
     nfe_mode: str = "repeat"
     sphere: str = "off"
     reprefill_every: int = 0
+    drift_limit: float = 0.0
     on_table_end: str = "reprefill"
     focus: Tensor | None = None
 
@@ -90,6 +96,8 @@ class WorldState:
         past: up to W finished frames, for re-prefill.
         refill: frames still to be written by a re-prefill in progress, or None.
         prefills, last_prefill: how often the memory was rebuilt, and in which frame last.
+        drift, drift_score: averages since the memory was rebuilt and their score, or None when they are not watched.
+        drift_prefills: how many of `prefills` were because of the score.
     """
 
     request: WorldRequest
@@ -108,6 +116,20 @@ class WorldState:
     since_prefill: int = 0
     prefills: int = 0
     last_prefill: int | None = None
+    drift: Averages | None = None
+    drift_score: float | None = None
+    drift_prefills: int = 0
+
+
+@dataclass(kw_only=True, slots=True)
+class Tally:
+    """How often the memories of all sessions were rebuilt, and how often because of drift. Never goes down.
+
+    Written on the device thread; may be read from any.
+    """
+
+    prefills: int = 0
+    drift_prefills: int = 0
 
 
 class WorldLoop:
@@ -115,10 +137,12 @@ class WorldLoop:
 
     Args:
         model: what to run; read-only here.
+        tally: counts what its sessions do.
     """
 
-    def __init__(self, model: WorldModel) -> None:
+    def __init__(self, model: WorldModel, tally: Tally | None = None) -> None:
         self.model = model
+        self.tally = tally or Tally()
         self._ops: dict[str, Op] = {
             "denoise": _inference(self._denoise),
             "decode": _inference(self._decode),
@@ -142,6 +166,7 @@ class WorldLoop:
             raise ValueError(f"latent is {tuple(request.latent.shape)}; {(1, *model.latent_shape)} is needed")
         check_sphere(request.sphere)
         check_reprefill(request.reprefill_every, config.cache_mode)
+        check_drift_limit(request.drift_limit, config.cache_mode)
         if request.focus is not None and not model.focus:
             raise ValueError(
                 "this checkpoint was trained without a focus region; a focus mask would change nothing"
@@ -154,12 +179,13 @@ class WorldLoop:
         steps = plan_timesteps(
             config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode
         )
-        memory = Memory(
-            config.model.memory, model.tables, recency=config.recency, dtype=model.dtype, device=model.device
-        )
-        window = config.model.summary_window_frames
         return WorldState(
-            request=request, timesteps=steps, memory=memory, past=deque(maxlen=window), x=request.latent
+            request=request,
+            timesteps=steps,
+            memory=model.new_memory(),
+            past=deque(maxlen=config.model.summary_window_frames),
+            x=request.latent,
+            drift=self._no_drift(request),
         )
 
     def offer(self, state: WorldState, value: Controls | LiveControls) -> int:
@@ -192,7 +218,7 @@ class WorldLoop:
         if made["op"] == "denoise":
             state.x, state.film = made["x0"], made["film"]
         elif made["op"] == "decode":
-            state.decoder = made["decoder"]
+            state.decoder, state.drift, state.drift_score = made["decoder"], made["drift"], made["score"]
         state.step += 1
         if state.step == self._units(state):
             self._finish_frame(state)
@@ -237,7 +263,17 @@ class WorldLoop:
     def _prefill_due(self, state: WorldState) -> bool:
         every = state.request.reprefill_every
         at_end = state.memory.frame + 1 >= self.model.config.model.rope_table_len
-        return at_end or (every > 0 and state.since_prefill >= every)
+        return at_end or (every > 0 and state.since_prefill >= every) or self._has_drifted(state)
+
+    def _has_drifted(self, state: WorldState) -> bool:
+        if state.drift_score is None or state.since_prefill < self.model.config.model.summary_window_frames:
+            return False
+        return state.drift_score > state.request.drift_limit
+
+    def _no_drift(self, request: WorldRequest) -> Averages | None:
+        if not request.drift_limit:
+            return None
+        return Averages.empty(self.model.config.model.latent_channels, self.model.device)
 
     def _finish_frame(self, state: WorldState) -> None:
         assert state.current is not None
@@ -257,10 +293,15 @@ class WorldLoop:
             state.refill.popleft()
         state.memory.advance()
         if not state.refill:
+            drifted = self._has_drifted(state)
             state.refill = None
             state.since_prefill = 0
             state.prefills += 1
+            state.drift_prefills += drifted
             state.last_prefill = state.frame
+            state.drift = self._no_drift(state.request)
+            self.tally.prefills += 1
+            self.tally.drift_prefills += drifted
         return state
 
     # -- ops: run on the device thread, change nothing but the frame's own memory slot ------------------------------
@@ -274,8 +315,7 @@ class WorldLoop:
             model.device
         )
         x_t = add_noise(state.x, noise, alpha, sigma) if step else noise
-        rope = model.tables.record(state.memory.frame)
-        v = model.network.pass_record(x_t, film.at(step), rope, state.memory)
+        v = model.run_pass(x_t, film.at(step), state.memory)
         x0 = predict_x0(x_t, v, alpha, sigma)
         if state.request.sphere == "all":
             x0 = project_to_sphere(x0)
@@ -295,18 +335,22 @@ class WorldLoop:
         entry: PendingInput = plan.inputs["input"]
         model, first = self.model, state.frame == 0
         latent = state.x if state.request.sphere == "off" else project_to_sphere(state.x)
-        latent = model.stats.restore(latent, first=first).to(model.autoencoder.dtype)
-        if state.decoder is None:
-            rgb, cache = model.autoencoder.decode_first(latent)
+        pixels, cache = model.decode(latent, state.decoder)
+        drift, score = state.drift, None
+        if drift is None or first:
+            pixels = pixels.cpu()
         else:
-            rgb, cache = model.autoencoder.decode_next(latent, state.decoder)
+            drift = drift.with_frame(state.x)
+            pixels, score = with_score(pixels, drift.score())
         emit = Emit(
-            frames=to_bytes(rgb[0]).cpu().numpy(),
+            frames=pixels.numpy(),
             media_time=0.0 if first else (1 + GROUP * (state.frame - 1)) / model.config.encode_fps,
             input_ids=(entry.id,),
             index=state.frame,
         )
-        return Result(outputs={"op": "decode", "decoder": cache}, emits=(emit,))
+        return Result(
+            outputs={"op": "decode", "decoder": cache, "drift": drift, "score": score}, emits=(emit,)
+        )
 
     def _reprefill(self, plan: Plan) -> Result:
         state: WorldState = plan.inputs["state"]
@@ -322,8 +366,7 @@ class WorldLoop:
         return Result(outputs={"op": "reprefill"})
 
     def _write(self, state: WorldState, latent: Tensor, film: Film, focus: Tensor | None) -> None:
-        rope = self.model.tables.record(state.memory.frame)
-        self.model.network.pass_record(latent, film, rope, state.memory, focus_N=focus)
+        self.model.run_pass(latent, film, state.memory, focus=focus)
 
     def _film(self, state: WorldState, controls: Controls) -> Film:
         """Conditioning of all passes of a body frame, the clean one last."""
@@ -355,6 +398,14 @@ def check_reprefill(every: int, cache_mode: str) -> None:
         raise ValueError(f"reprefill needs cache_mode 'recache'; this checkpoint's is {cache_mode!r}")
 
 
+def check_drift_limit(limit: float, cache_mode: str) -> None:
+    """ValueError unless `limit` is a finite number, 0 or above, and the cache mode can be rebuilt."""
+    if isinstance(limit, bool) or not 0 <= limit < math.inf:
+        raise ValueError(f"drift_limit={limit!r} must be a finite number, 0 or above")
+    if limit and cache_mode != "recache":
+        raise ValueError(f"drift_limit needs cache_mode 'recache'; this checkpoint's is {cache_mode!r}")
+
+
 def _inference(op: Callable[[Plan], Result]) -> Op:
     def run(plan: Plan) -> Result:
         with torch.inference_mode():
@@ -364,6 +415,12 @@ def _inference(op: Callable[[Plan], Result]) -> Op:
 
 
 def state_bytes(state: WorldState) -> int:
-    """Bytes that a session holds on the device."""
-    kept = [state.x, *(past.x0 for past in state.past)] + ([] if state.decoder is None else [state.decoder])
-    return state.memory.bytes + sum(t.numel() * t.element_size() for t in kept)
+    """Bytes that a session holds on the device. May be called from any thread."""
+    latents = (1 + len(state.past)) * state.x.nbytes
+    decoder, drift = state.decoder, state.drift
+    return (
+        state.memory.bytes
+        + latents
+        + (0 if decoder is None else decoder.nbytes)
+        + (0 if drift is None else drift.moments.nbytes)
+    )

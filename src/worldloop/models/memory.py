@@ -1,11 +1,13 @@
 """The memory of one world: a preallocated K/V buffer a block, read as one dense prefix.
 
     | Z0 : record(0) | RAW : (Y + 1) records, rotating | SUM : (W - Y) * X summary rows, rotating |
-    read = buffer[0 : end]
+    read = buffer[0 : end]                                what runs as it is written
+    read = buffer[:], a bias of -inf on rows from `end`   the same in fixed shapes, for `compiled`
 
 Shapes: L blocks, H heads, K head width, N raw tokens, X summary tokens, R = N + X rows a record, Y frames kept whole,
-W memory window in frames. No mask, no concatenation and no allocation a frame: what a frame may see is what is in the
-buffer. When the next frame begins, the frame that leaves RAW has its X summary rows copied to SUM; nothing else moves.
+W memory window in frames, P = K / 2 rotation planes. No concatenation and no allocation a frame, and no mask but for
+the rows that are not filled: what a frame may see is what is in the buffer. When the next frame begins, the frame that
+leaves RAW has its X summary rows copied to SUM; nothing else moves.
 
 Z0's keys are kept once more, unrotated, so that moving them forward in time is always one float32 rotation away from
 what was computed and never accumulates rounding. Owned by a `loops.world` state; written by `summaryformer`.
@@ -14,6 +16,7 @@ what was computed and never accumulates rounding. Owned by a `loops.world` state
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -105,19 +108,76 @@ class Recency:
         return float(-self.beta * smooth**self.gamma)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Buffers:
+    """The tensors of one memory. All keep their addresses: whatever changes in them changes in place.
+
+    Attributes:
+        keys, values: `[L, 1, H, capacity, K]`.
+        layers: views of them by block, `[1, H, capacity, K]` each: all keys, then all values.
+        sink: the start picture's keys as they were written, float32 `[L, 1, H, R, K]`.
+        bias: what is added to the logits of each row, float32 `[capacity]`; -inf for a row that is not filled.
+        rows: where the record of the frame in the making is written, int64 `[R]`.
+        cos, sin: its rotation, float32 `[R, P]`.
+    """
+
+    keys: Tensor
+    values: Tensor
+    layers: tuple[tuple[Tensor, ...], ...]
+    sink: Tensor
+    bias: Tensor
+    rows: Tensor
+    cos: Tensor
+    sin: Tensor
+
+    @classmethod
+    def allocate(
+        cls, config: MemoryConfig, tables: RopeTables, dtype: torch.dtype, device: torch.device | str
+    ) -> Buffers:
+        """Zeros, but for the rotation of the start picture."""
+        shape = (config.layers, 1, config.heads, config.capacity, config.head_dim)
+        keys, values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        cos, sin = tables.record(0)
+        return cls(
+            keys=keys,
+            values=values,
+            layers=tuple(tuple(t[i] for i in range(config.layers)) for t in (keys, values)),
+            sink=torch.zeros((*shape[:3], config.record, config.head_dim), device=device),
+            bias=torch.zeros(config.capacity, device=device),
+            rows=torch.zeros(config.record, dtype=torch.int64, device=device),
+            cos=cos.to(device),
+            sin=sin.to(device),
+        )
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor once, without the views."""
+        return self.keys, self.values, self.sink, self.bias, self.rows, self.cos, self.sin
+
+
+class Rows(Protocol):
+    """What a block of the network writes its record to and reads; arguments and results as of `Memory`."""
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None: ...
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]: ...
+
+
 class Memory:
     """K/V buffer of one session, and the ids of what is in it.
 
     Args:
         config: geometry.
-        tables: rotary tables, to move the start picture's keys.
+        tables: rotary tables, for the record in the making and to move the start picture's keys.
         recency: bias on summary keys, or None.
         dtype, device: of keys and values.
+        buffers: those of a session that is over, to be used again; None allocates.
 
     Attributes:
         frame: id of the latent frame in the making; 0 while the start picture is written.
         sink_id: frame id at which the start picture's keys stand.
         chases: how often they were moved.
+        buffers: what a graph of fixed shapes reads.
     """
 
     def __init__(
@@ -128,6 +188,7 @@ class Memory:
         recency: Recency | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        buffers: Buffers | None = None,
     ) -> None:
         if recency is not None and recency.decay_end > config.window + 1:
             raise ValueError(
@@ -136,19 +197,18 @@ class Memory:
         self.config = config
         self.recency = recency
         self._tables = tables
-        shape = (config.layers, 1, config.heads, config.capacity, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self._sink = torch.zeros((*shape[:3], config.record, config.head_dim), device=device)
-        self.bias = torch.zeros(config.capacity, device=device)
-        self.reset()
+        self.buffers = buffers or Buffers.allocate(config, tables, dtype, device)
+        self.keys, self.values, self._sink = self.buffers.keys, self.buffers.values, self.buffers.sink
+        self.bias = self.buffers.bias
+        self._summary_bias = None if recency is None else self._bias_by_slot(recency)
+        self._begin()
+        if buffers is not None:
+            self._clear()
 
     def reset(self) -> None:
         """Forget everything; the next record written is the start picture's."""
-        self.frame = 0
-        self.sink_id = 0
-        self.chases = 0
-        self.bias.zero_()
+        self._begin()
+        self._clear()
 
     @property
     def end(self) -> int:
@@ -168,7 +228,12 @@ class Memory:
     @property
     def bytes(self) -> int:
         """Bytes held, constant from construction on."""
-        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self._sink, self.bias))
+        return sum(t.nbytes for t in self.buffers.tensors)
+
+    @property
+    def rope(self) -> tuple[Tensor, Tensor]:
+        """(cos, sin) of the record in the making, `[R, P]`; refreshed in place by `advance`."""
+        return self.buffers.cos, self.buffers.sin
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
         """Store the record of the frame in the making, `[1, H, R, K]`; overwrites what an earlier pass stored."""
@@ -186,15 +251,14 @@ class Memory:
         return self.keys[layer, :, :, :end], self.values[layer, :, :, :end], bias
 
     def advance(self) -> None:
-        """The frame in the making is committed; begin the next one."""
+        """The frame in the making is committed; begin the next one. IndexError past the rotary table's end."""
         self.frame += 1
         leaving = self.frame - 1 - self.config.raw_window
         if leaving >= 1:
             self._summarise(leaving)
         if self.oldest - self.sink_id >= self.config.sink_gap_max:
             self._chase(self.oldest - 1)
-        if self.recency is not None:
-            self._refresh_bias(self.recency)
+        self._refresh()
 
     def rows(self) -> list[tuple[int, str]]:
         """(frame id, kind) of each row that is read, kind `z0`, `raw`, `raw-summary` or `summary`. For inspection."""
@@ -244,8 +308,32 @@ class Memory:
         self.sink_id = sink_id
         self.chases += 1
 
-    def _refresh_bias(self, recency: Recency) -> None:
-        x = self.config.summary_tokens
-        for frame in self._summary_frames():
-            start = self._sum_start(frame)
-            self.bias[start : start + x] = recency.bias(self.frame - frame)
+    def _begin(self) -> None:
+        self.frame = 0
+        self.sink_id = 0
+        self.chases = 0
+        self.bias.fill_(float("-inf"))
+        self._refresh()
+
+    def _clear(self) -> None:
+        """Zeros, so that a row that is read with no weight is a number."""
+        self.keys.zero_()
+        self.values.zero_()
+
+    def _refresh(self) -> None:
+        """What the frame in the making needs to know about itself: where it writes and stands, what it reads."""
+        b, end = self.buffers, self.end
+        start = 0 if self.frame == 0 else self._raw_start(self.frame)
+        torch.arange(start, start + self.config.record, out=b.rows)
+        self._tables.place(self.frame, b.cos, b.sin)
+        self.bias[:end] = 0.0
+        newest = self.frame - 1 - self.config.raw_window
+        if self._summary_bias is not None and end > self.config.sum_start:
+            turned = self._summary_bias.roll(self.config.summary_tokens * (self._sum_slot(newest) + 1))
+            self.bias[self.config.sum_start : end] = turned[: end - self.config.sum_start]
+
+    def _bias_by_slot(self, recency: Recency) -> Tensor:
+        """Bias of every row of SUM when the newest summary is in the last slot."""
+        c = self.config
+        by_age = [recency.bias(age) for age in range(c.window, c.raw_window, -1)]
+        return torch.tensor(by_age, device=self.bias.device).repeat_interleave(c.summary_tokens)

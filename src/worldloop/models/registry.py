@@ -1,21 +1,23 @@
-"""Checkpoints of a folder: names, one entry each, agreement of the architecture, and the default.
+"""Checkpoints of a folder: names, one entry each, how each is served, agreement of the architecture, and the default.
 
     <labels>-<K><r|nr>.safetensors | .pt      meadow-3r, gta-rec-3nr; a name without the token is allowed
 
-The stem is the model id. A token that disagrees with the config is refused. Weights are not read here. Called by
-`loops.host` and `worldloop inspect`.
+The stem is the model id. A token that disagrees with the config is refused. A bias on summaries is the trained one,
+else the server's own when the name carries `rec`, else none. Weights are not read here. Called by `host` and by
+`worldloop inspect`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from worldloop.core.errors import CheckpointError, InvalidInputError
+from worldloop.models.config import ARCHITECTURE, CheckpointConfig
 from worldloop.models.memory import Recency
-from worldloop.models.weights import ARCHITECTURE, CheckpointConfig, file_hash, read_config
+from worldloop.models.weights import file_hash, read_config
 
 WORLDS = Path(__file__).parents[1] / "assets" / "worlds"
 """Shipped worlds, a folder each."""
@@ -23,7 +25,7 @@ AUTOENCODER = "autoencoder.safetensors"
 """File of a folder's autoencoder."""
 SUFFIXES = (".safetensors", ".pt")
 SERVE_RECENCY = Recency(flat_until=5, decay_end=17, beta=6.0, gamma=2.0)
-"""Bias given to a checkpoint whose name carries `rec` and that was trained without one."""
+"""Bias of a checkpoint whose name carries `rec` and that was trained without one, unless the server says else."""
 _TOKEN = re.compile(r"(\d+)(nr|r)")
 _STEM = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
@@ -65,12 +67,46 @@ class Name:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What a server says about every checkpoint that it serves.
+
+    Attributes:
+        rope_table_len: capacity of the rotary table.
+        window: memory window for all of them, or None for each one's own.
+        recency_enabled: whether summaries may be biased at all.
+        serve_recency: see `SERVE_RECENCY`.
+    """
+
+    rope_table_len: int = 4096
+    window: int | None = None
+    recency_enabled: bool = True
+    serve_recency: Recency = SERVE_RECENCY
+
+    def recency(self, name: Name, config: CheckpointConfig) -> tuple[Recency | None, str]:
+        """(bias, where it comes from): `trained`, `serve`, `off`, or `off (disabled)`."""
+        if not self.recency_enabled:
+            return None, "off (disabled)"
+        if config.recency is not None:
+            return config.recency, "trained"
+        if "rec" in name.labels:
+            return self.serve_recency, "serve"
+        return None, "off"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Entry:
-    """One servable checkpoint, weights not held."""
+    """One servable checkpoint, weights not held.
+
+    Attributes:
+        name, path: of the file.
+        config: as it is served, its `recency` included.
+        recency_source: where that comes from, see `Rules.recency`.
+    """
 
     name: Name
     path: Path
     config: CheckpointConfig
+    recency_source: str
 
     @property
     def profile(self) -> dict[str, Any]:
@@ -80,23 +116,12 @@ class Entry:
         controls = ["w", "a", "s", "d", *turn, *jump]
         return {"name": self.config.profile, "jump_sprint": self.config.jump_sprint, "controls": controls}
 
-    def recency(self, *, enabled: bool = True) -> tuple[Recency | None, str]:
-        """(bias, where it comes from): trained, serve, off, or off (disabled)."""
-        if not enabled:
-            return None, "off (disabled)"
-        if self.config.recency is not None:
-            return self.config.recency, "trained"
-        if "rec" in self.name.labels:
-            return SERVE_RECENCY, "serve"
-        return None, "off"
-
-    def details(self, *, recency_enabled: bool = True) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
         """The entry of `GET /models`."""
-        config, model = self.config, self.config.model
-        bias, source = self.recency(enabled=recency_enabled)
+        config, model, bias = self.config, self.config.model, self.config.recency
         return {
-            "recipe": self.name.recipe,
-            "steps": self.name.steps,
+            "recipe": f"{len(config.timesteps)}{'r' if config.cache_mode == 'recache' else 'nr'}",
+            "steps": len(config.timesteps),
             "cache_mode": config.cache_mode,
             "timesteps": list(config.timesteps),
             "summary_tokens": model.summary_tokens,
@@ -106,7 +131,7 @@ class Entry:
             "recency": None if bias is None else {
                 "flat_until": bias.flat_until, "decay_end": bias.decay_end, "beta": bias.beta, "gamma": bias.gamma,
             },
-            "recency_source": source,
+            "recency_source": self.recency_source,
             "noise_schedule": f"{config.schedule.name}:{config.schedule.ratio}",
             "train_step": config.step,
             "file": self.path.name,
@@ -114,6 +139,28 @@ class Entry:
             "focus": "diamond" if model.focus_region else "none",
             "profile": self.profile,
         }  # fmt: skip
+
+    def line(self) -> dict[str, Any]:
+        """The facts of one line of the log."""
+        config, model, bias = self.config, self.config.model, self.config.recency
+        law = "" if bias is None else (
+            f"0 to age {bias.flat_until}, -{bias.beta:g} at {bias.decay_end}, gamma {bias.gamma:g}"
+        )  # fmt: skip
+        return {
+            "id": self.name.model_id,
+            "t": list(config.timesteps),
+            "cache_mode": config.cache_mode,
+            "recency": f"{law} ({self.recency_source})" if law else self.recency_source,
+            "gap": model.sink_gap_max,
+            "focus": "diamond" if model.focus_region else "none",
+            "X": model.summary_tokens,
+            "Y": model.raw_window_frames,
+            "W": model.summary_window_frames,
+            "schedule": f"{config.schedule.name}:{config.schedule.ratio}",
+            "step": config.step,
+            "profile": config.profile + (" jump+sprint" if config.jump_sprint else ""),
+            "file": self.path.name,
+        }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,10 +170,12 @@ class Registry:
     Attributes:
         entries: by model id, sorted.
         autoencoder: its file.
+        rules: what they were read with.
     """
 
     entries: dict[str, Entry]
     autoencoder: Path
+    rules: Rules = Rules()
 
     def default(self, wanted: str | None = None) -> str:
         """The model id that is served first: the first sorted one, `latest` (highest training step), or `wanted`.
@@ -136,11 +185,37 @@ class Registry:
         """
         if wanted is None:
             return next(iter(self.entries))
-        if wanted == "latest":
-            return max(self.entries, key=lambda key: (self.entries[key].config.step or -1, key))
+        if wanted.lower() == "latest":
+            steps = {key: entry.config.step for key, entry in self.entries.items()}
+            return max(steps, key=lambda key: (-1 if steps[key] is None else steps[key], key))
         if wanted not in self.entries:
             raise CheckpointError(wanted, f"no such model; have {list(self.entries)}")
         return wanted
+
+    def reread(self, model_id: str) -> Entry:
+        """The entry of a file as it is now; it may have been replaced since the folder was read.
+
+        Raises:
+            CheckpointError: the file is refused now.
+        """
+        entry = read_entry(self.entries[model_id].path, self.rules)
+        _check_autoencoder(entry, self.autoencoder, file_hash(self.autoencoder))
+        return entry
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanReport:
+    """A folder as it is, whatever is wrong with it.
+
+    Attributes:
+        entries: what could be served, by model id, sorted; refused files are not in it.
+        autoencoder: the file that they share.
+        refusals: everything that is wrong, in the order of the files.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    autoencoder: Path
+    refusals: list[CheckpointError] = field(default_factory=list)
 
 
 def find_world(name: str) -> Path:
@@ -172,69 +247,111 @@ def find_checkpoint(name: str) -> Path:
     return registry.entries[registry.default()].path
 
 
-def scan(
-    folder: Path, *, rope_table_len: int = 4096, window: int | None = None, recency_enabled: bool = True
-) -> Registry:
+def scan(folder: Path, rules: Rules | None = None) -> Registry:
     """Check every checkpoint of a folder.
 
     Args:
         folder: holds checkpoints and the autoencoder's file.
-        rope_table_len: capacity of the rotary table.
-        window: memory window that every checkpoint is served with, or None for its own.
-        recency_enabled: whether recency biases count.
+        rules: what the server says about all of them.
 
     Raises:
         CheckpointError: the folder is empty, a file is refused, or two files disagree on the architecture.
     """
-    autoencoder = folder / AUTOENCODER
-    if not autoencoder.is_file():
-        raise CheckpointError(folder.name, f"holds no {AUTOENCODER}")
-    files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p != autoencoder)
+    report = scan_report(folder, rules)
+    if report.refusals:
+        raise report.refusals[0]
+    return Registry(entries=report.entries, autoencoder=report.autoencoder, rules=rules or Rules())
+
+
+def scan_report(folder: Path, rules: Rules | None = None) -> ScanReport:
+    """Like `scan`, but goes on past what is wrong and lists it."""
+    report = ScanReport(autoencoder=folder / AUTOENCODER)
+    digest = file_hash(report.autoencoder) if report.autoencoder.is_file() else None
+    if digest is None:
+        report.refusals.append(CheckpointError(folder.name, f"holds no {AUTOENCODER}"))
+    files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.name != AUTOENCODER)
     if not files:
-        raise CheckpointError(
-            folder.name, "holds no checkpoint (*.safetensors or *.pt), such as meadow-3r.safetensors"
-        )
-    entries: dict[str, Entry] = {}
-    digest = file_hash(autoencoder)
-    for path in files:
-        entry = read_entry(path, rope_table_len=rope_table_len, window=window)
-        if entry.name.model_id in entries:
-            raise CheckpointError(path.name, f"a second file with model id {entry.name.model_id!r}")
-        made_for = entry.config.saved["autoencoder"]
-        if made_for is not None and made_for.get("sha256") != digest:
-            raise CheckpointError(path.name, f"was trained on another autoencoder than {autoencoder.name}")
-        bias, source = entry.recency(enabled=recency_enabled)
-        if bias is not None and bias.decay_end > entry.config.model.summary_window_frames + 1:
-            raise CheckpointError(
-                path.name, f"recency ({source}) decay_end={bias.decay_end} is past eviction"
+        report.refusals.append(
+            CheckpointError(
+                folder.name, "holds no checkpoint (*.safetensors or *.pt), such as meadow-3r.safetensors"
             )
-        entries[entry.name.model_id] = entry
-    _agree(entries)
-    return Registry(entries=dict(sorted(entries.items())), autoencoder=autoencoder)
+        )
+    found: list[Entry] = []
+    for path in files:
+        try:
+            entry = read_entry(path, rules)
+            _check_new(entry, found)
+            if digest is not None:
+                _check_autoencoder(entry, report.autoencoder, digest)
+        except CheckpointError as error:
+            report.refusals.append(error)
+        else:
+            found.append(entry)
+    report.entries.update((e.name.model_id, e) for e in sorted(found, key=lambda e: e.name.model_id))
+    return report
 
 
-def read_entry(path: Path, *, rope_table_len: int = 4096, window: int | None = None) -> Entry:
+def read_entry(path: Path, rules: Rules | None = None) -> Entry:
     """One checkpoint's entry; CheckpointError when its name or config is refused or they disagree."""
+    rules = rules or Rules()
     name = Name.parse(path.name)
-    config = read_config(path, rope_table_len=rope_table_len, window=window)
-    if name.steps is not None and (name.steps, name.cache_mode) != (len(config.timesteps), config.cache_mode):
+    config = read_config(path, rope_table_len=rules.rope_table_len, window=rules.window)
+    told, is_so = (name.steps, name.cache_mode), (len(config.timesteps), config.cache_mode)
+    if name.steps is not None and told != is_so:
         raise CheckpointError(
             path.name,
-            f"the name says {name.steps} steps, {name.cache_mode}; the config says {len(config.timesteps)}, "
-            f"{config.cache_mode}",
+            f"the name says {told[0]} steps, {told[1]}; the config says {is_so[0]}, {is_so[1]}",
+            key="name",
+            found=name.recipe,
+            allowed=f"{is_so[0]}{'r' if is_so[1] == 'recache' else 'nr'}",
         )
-    return Entry(name=name, path=path, config=config)
+    bias, source = rules.recency(name, config)
+    last = config.model.summary_window_frames + 1
+    if bias is not None and bias.decay_end > last:
+        raise CheckpointError(
+            path.name,
+            f"recency ({source}) decay_end={bias.decay_end} is past eviction: served with a memory window of "
+            f"{last - 1}, it must be at most {last}",
+            key="recency",
+            found=bias.decay_end,
+            allowed=f"decay_end at most {last}",
+        )
+    return Entry(name=name, path=path, config=replace(config, recency=bias), recency_source=source)
 
 
-def _agree(entries: dict[str, Entry]) -> None:
-    first = next(iter(entries.values()))
-    for entry in entries.values():
-        ours, theirs = entry.config.model, first.config.model
-        odd = [key for key in ARCHITECTURE if getattr(ours, key) != getattr(theirs, key)]
-        if odd:
-            key = odd[0]
+def _check_new(entry: Entry, others: list[Entry]) -> None:
+    """CheckpointError when the id is taken, or the architecture is another than the first one's."""
+    for other in others:
+        if other.name.model_id == entry.name.model_id:
             raise CheckpointError(
                 entry.path.name,
-                f"{key}={getattr(ours, key)} but {first.path.name} has {getattr(theirs, key)}; all checkpoints "
-                f"of a folder share {', '.join(ARCHITECTURE)}",
+                f"a second file with model id {entry.name.model_id!r}, after {other.path.name}",
+                key="name",
+                found=entry.path.name,
+                allowed="one file an id",
             )
+    for first in others[:1]:
+        ours, theirs = entry.config.model, first.config.model
+        for key in ARCHITECTURE:
+            mine, needed = getattr(ours, key), getattr(theirs, key)
+            if mine != needed:
+                raise CheckpointError(
+                    entry.path.name,
+                    f"{key}={mine} but {first.path.name} has {needed}; all checkpoints of a folder share "
+                    f"{', '.join(ARCHITECTURE)}",
+                    key=key,
+                    found=mine,
+                    allowed=str(needed),
+                )
+
+
+def _check_autoencoder(entry: Entry, autoencoder: Path, digest: str) -> None:
+    made_for = entry.config.saved["autoencoder"]
+    if made_for is not None and made_for.get("sha256") != digest:
+        raise CheckpointError(
+            entry.path.name,
+            f"was trained on another autoencoder than {autoencoder.name}",
+            key="autoencoder",
+            found=made_for.get("sha256"),
+            allowed=digest,
+        )

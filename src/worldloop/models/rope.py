@@ -117,6 +117,11 @@ class RopeTables:
         sin = torch.cat((_spread(self._time_sin[index], rows), self._fixed_sin.repeat(len(index), 1)), dim=-1)
         return cos, sin
 
+    def place(self, frame_id: int, cos: Tensor, sin: Tensor) -> None:
+        """Change `record(...)` of any frame to that of `frame_id`, in place. IndexError past the table's end."""
+        cos[:, : self.config.moving_planes] = self._time_cos[frame_id]
+        sin[:, : self.config.moving_planes] = self._time_sin[frame_id]
+
     def forward_in_time(self, frames: int) -> tuple[Tensor, Tensor]:
         """(cos, sin) `[P]` that moves a stored key `frames` into the future; level and place stay."""
         still = self.config.planes - self.config.moving_planes

@@ -15,15 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from worldloop.core.types import NO_ACTION
 from worldloop.models.layers import HeadNorm, NumberEmbedding, SwiGLU, film
-from worldloop.models.memory import Memory, MemoryConfig
+from worldloop.models.memory import MemoryConfig, Rows
 from worldloop.models.rope import RopeConfig, RopeTables, rotate
 
 ISLANDS = (
@@ -187,7 +188,7 @@ class Block(nn.Module):
         self.visual_feed_forward = SwiGLU(config.dim, config.ffn_dim)
 
     def forward(
-        self, x: Tensor, film_6D: Tensor, rope: tuple[Tensor, Tensor], memory: Memory, layer: int
+        self, x: Tensor, film_6D: Tensor, rope: tuple[Tensor, Tensor], memory: Rows, layer: int
     ) -> Tensor:
         """One record `[1, R, D]`: write its keys and values, read the memory, feed forward."""
         shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = film_6D
@@ -201,8 +202,21 @@ class Block(nn.Module):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     """Dense attention `[B, H, R, K]` over every key given; `bias` `[keys]` is added to the logits."""
+    if bias is not None and q.is_cuda and torch.compiler.is_compiling():
+        return attend_flex(q, k, v, bias)
     mask = None if bias is None else bias.to(q.dtype).expand(q.shape[-2], -1)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def attend_flex(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """`attend` as a kernel that is generated when it is compiled (FlexAttention, Dong et al. 2024, arXiv:2412.05496).
+
+    A CUDA kernel that takes a mask reads one number a query and key; this one reads one a key, and does not round it.
+    """
+    result: Any = flex_attention(
+        q.to(k.dtype), k, v, score_mod=lambda score, _b, _h, _query, key: score + bias[key]
+    )
+    return cast(Tensor, result)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,7 +308,7 @@ class Summaryformer(nn.Module):
     def condition(
         self, timesteps: Tensor, actions: Tensor | None, fps: Tensor, *, start: bool = False
     ) -> Film:
-        """FiLM numbers of P conditions, computed in float32.
+        """FiLM numbers of P conditions, computed in float32, whatever runs around it.
 
         Args:
             timesteps: `[P]`; 0 means a clean frame.
@@ -302,6 +316,10 @@ class Summaryformer(nn.Module):
             fps: `[P]` frames a second; 0 means none.
             start: the start picture's condition: no action.
         """
+        with torch.autocast(self.latent_in.weight.device.type, enabled=False):
+            return self._condition(timesteps, actions, fps, start=start)
+
+    def _condition(self, timesteps: Tensor, actions: Tensor | None, fps: Tensor, *, start: bool) -> Film:
         height, width = self.config.latent_hw
         ratio = timesteps.new_full((1,), math.log(width / height), dtype=torch.float32)
         cond = self.timestep_mlp(timesteps) + (
@@ -339,7 +357,7 @@ class Summaryformer(nn.Module):
         latent_1NC: Tensor,
         film: Film,
         rope: tuple[Tensor, Tensor],
-        memory: Memory,
+        memory: Rows,
         *,
         focus_N: Tensor | None = None,
     ) -> Tensor:

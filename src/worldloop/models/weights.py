@@ -4,15 +4,15 @@
                  {"model", "config", "step"} in a .pt, read with weights_only=True
     autoencoder  safetensors with keys enc.*, dec.* and stats.*, config in the metadata
 
-Owns the two formats and what a config must hold. Does not own file names and folders (`registry`). A refusal is a
-`CheckpointError` with the file, the fact, what was found and what is allowed.
+Owns the two formats, and putting weights into a network. Does not own what a config must hold (`config`), file names
+and folders (`registry`). A refusal is a `CheckpointError` with the file, the fact, what was found and what is allowed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,59 +25,25 @@ from torch import Tensor, nn
 
 from worldloop.core.errors import CheckpointError
 from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
+from worldloop.models.config import FORMAT, CheckpointConfig, ConfigError, parse_config
 from worldloop.models.memory import Recency
-from worldloop.models.sampling import Schedule, timestep_grid
-from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
+from worldloop.models.sampling import Schedule
+from worldloop.models.summaryformer import Summaryformer
 
-FORMAT = "summaryformer-inference-1"
-CACHE_MODES = ("recache", "last_step_writes")
-REQUIRED = (
-    "format", "timesteps", "timestep_shift", "noise_schedule", "shifted_cosine_ratio", "cache_mode", "recency",
-    "sink_gap_max", "summary_tokens", "raw_window_frames", "summary_window_frames", "focus_region", "profile",
-    "jump_sprint", "dim", "ffn_dim", "num_heads", "num_layers",
-)  # fmt: skip
-"""Keys of a checkpoint's config that are never defaulted."""
-ARCHITECTURE = (
-    "dim", "ffn_dim", "num_heads", "num_layers", "summary_tokens", "raw_window_frames", "summary_window_frames",
-    "latent_hw", "latent_channels", "cond_dim", "grid_embedding", "rope_spatial_base",
-)  # fmt: skip
-"""Keys on which all checkpoints of a folder agree."""
-OPTIONAL: dict[str, Any] = {
-    "latent_channels": 48, "latent_hw": [24, 42], "encode_fps": 12, "autoencoder": None, "license": None,
-    "trained_on": None, "cond_dim": 0, "rope_spatial_base": 10_000.0, "grid_embedding": False,
-    "yaw": True,
-}  # fmt: skip
-"""Keys that may be missing, with the published model's constants."""
 FOCUS_KEY = "z0_focus_region_embed"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointConfig:
-    """A checked config: the facts a session needs, and the architecture.
+class Weights:
+    """Every tensor of one network, read and checked.
 
     Attributes:
-        model: architecture.
-        timesteps, timestep_shift, schedule: the sampler's law; timesteps high to low.
-        cache_mode: `recache` or `last_step_writes`.
-        recency: the trained bias on summaries, or None.
-        profile, jump_sprint, yaw: what the player can do; what a world was not trained with is always 0.
-        encode_fps: RGB frames a second that the model was trained at.
-        step: training step, or None.
-        saved: the config as it is in the file, optional keys filled in.
+        tensors: by the network's key, in memory; a focus embedding that the file lacks is zeros.
+        focus: whether the file has one.
     """
 
-    model: SummaryformerConfig
-    timesteps: tuple[int, ...]
-    timestep_shift: float
-    schedule: Schedule
-    cache_mode: str
-    recency: Recency | None
-    profile: str
-    jump_sprint: bool
-    yaw: bool
-    encode_fps: int
-    step: int | None
-    saved: Mapping[str, Any]
+    tensors: dict[str, Tensor]
+    focus: bool
 
 
 def read_config(path: Path, *, rope_table_len: int = 4096, window: int | None = None) -> CheckpointConfig:
@@ -92,108 +58,48 @@ def read_config(path: Path, *, rope_table_len: int = 4096, window: int | None = 
         CheckpointError: anything about the file that is not as it must be.
     """
     saved, step = _raw_config(path)
-    if window is not None:
-        saved = {**saved, "summary_window_frames": window}
     try:
-        return parse_config(saved, step, rope_table_len=rope_table_len)
-    except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(path.name, str(error)) from error
+        return parse_config(saved, step, rope_table_len=rope_table_len, window=window)
+    except ConfigError as error:
+        raise CheckpointError(
+            path.name, str(error), key=error.key, found=error.found, allowed=error.allowed
+        ) from error
 
 
-def parse_config(
-    saved: Mapping[str, Any], step: int | None, *, rope_table_len: int = 4096
-) -> CheckpointConfig:
-    """Check a config's keys and values; ValueError says which one is wrong and what is allowed."""
-    found = saved.get("format")
-    if found != FORMAT:
-        raise ValueError(f"config format={found!r}; this server reads {FORMAT!r}")
-    missing = [key for key in REQUIRED if key not in saved]
-    if missing:
-        raise ValueError(f"config lacks {missing[0]!r}" + (f" (also {missing[1:]})" if missing[1:] else ""))
-    full = {**OPTIONAL, **saved}
-    timesteps = _timesteps(full["timesteps"])
-    if full["cache_mode"] not in CACHE_MODES:
-        raise ValueError(f"cache_mode={full['cache_mode']!r} must be one of {CACHE_MODES}")
-    for key in ("focus_region", "jump_sprint", "grid_embedding", "yaw"):
-        if not isinstance(full[key], bool):
-            raise ValueError(f"{key}={full[key]!r} must be true or false")
-    shift = _number(full, "timestep_shift")
-    rebuilt = timestep_grid(len(timesteps), shift)
-    if rebuilt != timesteps:
-        raise ValueError(f"timesteps={list(timesteps)} but timestep_shift={shift:g} gives {list(rebuilt)}")
-    model = SummaryformerConfig(
-        **{
-            key: _integer(full, key, least=1)
-            for key in ("dim", "ffn_dim", "num_heads", "num_layers", "latent_channels")
-        },
-        **{
-            key: _integer(full, key)
-            for key in ("summary_tokens", "raw_window_frames", "summary_window_frames", "cond_dim")
-        },
-        sink_gap_max=_integer(full, "sink_gap_max"),
-        latent_hw=_grid(full["latent_hw"]),
-        focus_region=full["focus_region"],
-        grid_embedding=full["grid_embedding"],
-        rope_spatial_base=_number(full, "rope_spatial_base"),
-        rope_table_len=rope_table_len,
-    )
-    if full["autoencoder"] is not None and not isinstance(full["autoencoder"], Mapping):
-        raise ValueError(f"autoencoder={full['autoencoder']!r} must be null or hold file and sha256")
-    _ = model.memory, model.rope  # both refuse a geometry that cannot work
-    return CheckpointConfig(
-        model=model,
-        timesteps=timesteps,
-        timestep_shift=shift,
-        schedule=Schedule(name=str(full["noise_schedule"]), ratio=_number(full, "shifted_cosine_ratio")),
-        cache_mode=full["cache_mode"],
-        recency=parse_recency(full["recency"], model.summary_window_frames),
-        profile=str(full["profile"]),
-        jump_sprint=full["jump_sprint"],
-        yaw=full["yaw"],
-        encode_fps=_integer(full, "encode_fps", least=1),
-        step=step,
-        saved=full,
-    )
-
-
-def parse_recency(value: Any, window: int) -> Recency | None:
-    """A recency bias from its JSON form; `decay_end` null means W + 1. ValueError when it does not fit."""
-    if value is None:
-        return None
-    if not isinstance(value, Mapping) or set(value) != {"flat_until", "decay_end", "beta", "gamma"}:
-        raise ValueError(f"recency={value!r} must be null or hold flat_until, decay_end, beta and gamma")
-    end = window + 1 if value["decay_end"] is None else int(value["decay_end"])
-    if end > window + 1:
-        raise ValueError(f"recency decay_end={end} must be at most W + 1 = {window + 1}")
-    return Recency(
-        flat_until=int(value["flat_until"]),
-        decay_end=end,
-        beta=float(value["beta"]),
-        gamma=float(value["gamma"]),
-    )
-
-
-def load_weights(path: Path, model: Summaryformer) -> bool:
-    """Copy a checkpoint's weights into `model` in place; whether a focus region means anything to it.
+def read_weights(path: Path, network: Summaryformer) -> Weights:
+    """A checkpoint's weights for `network`, read to the end of the file; the network is not touched.
 
     A file without the focus embedding is the identical model with that embedding at zero.
 
     Raises:
-        CheckpointError: a key is missing, unexpected or of another shape.
+        CheckpointError: a key is missing or unexpected, or a tensor is of another shape, not of floating point, or not
+            finite.
     """
-    tensors = {_plain_key(key): value for key, value in _tensors(path).items()}
-    own = model.state_dict()
-    unexpected = sorted(set(tensors) - set(own))
-    missing = sorted(set(own) - set(tensors) - {FOCUS_KEY})
+    stored = _tensors(path)
+    found = {_plain_key(key): value for key, value in stored.items()}
+    own = network.state_dict()
+    unexpected = sorted(set(found) - set(own))
+    missing = sorted(set(own) - set(found) - {FOCUS_KEY})
     if unexpected or missing:
         raise CheckpointError(
             path.name, f"weights do not fit: missing {missing[:5]}, unexpected {unexpected[:5]}"
         )
-    _copy(path, own, tensors)
-    if FOCUS_KEY in own and FOCUS_KEY not in tensors:
-        with torch.no_grad():
-            model.z0_focus_region_embed.zero_()
-    return FOCUS_KEY in tensors
+    if len(found) < len(stored):
+        raise CheckpointError(
+            path.name, "weights do not fit: a key is there twice, with and without a prefix"
+        )
+    tensors = {key: _checked(path, key, found[key], own[key]) for key in own if key in found}
+    if FOCUS_KEY in own and FOCUS_KEY not in found:
+        tensors[FOCUS_KEY] = torch.zeros_like(own[FOCUS_KEY])
+    return Weights(tensors=tensors, focus=FOCUS_KEY in found)
+
+
+def load_weights(path: Path, network: Summaryformer) -> bool:
+    """Copy a checkpoint's weights into `network`; whether the file has a focus embedding. Errors as `read_weights`."""
+    weights = read_weights(path, network)
+    for key, value in network.state_dict().items():
+        _put(value, weights.tensors[key])
+    return weights.focus
 
 
 def save_checkpoint(
@@ -277,17 +183,19 @@ def load_autoencoder(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Au
     absent = [f"stats.{name}" for name in names if f"stats.{name}" not in tensors]
     if absent:
         raise CheckpointError(path.name, f"lacks {absent[0]!r}")
-    shape = (model.config.channels,)
-    for name in names:
-        found = tuple(tensors[f"stats.{name}"].shape)
-        if found != shape:
-            raise CheckpointError(path.name, f"'stats.{name}' is {found}, {shape} is needed")
-    stats = LatentStats(**{name: tensors.pop(f"stats.{name}").float() for name in names})
+    like = torch.zeros(model.config.channels)
+    found = {key: _checked(path, f"stats.{key}", tensors.pop(f"stats.{key}"), like) for key in names}
+    stats = LatentStats(**{name: value.float() for name, value in found.items()})
+    if (stats.first_std <= 0).any() or (stats.rest_std <= 0).any():
+        raise CheckpointError(
+            path.name, "a deviation in 'stats.first_std' or 'stats.rest_std' is not above 0"
+        )
     own = model.state_dict()
     odd = sorted(set(own) ^ set(tensors))
     if odd:
         raise CheckpointError(path.name, f"autoencoder key {odd[0]!r} does not fit")
-    _copy(path, own, tensors)
+    for key, value in own.items():
+        _put(value, _checked(path, key, tensors[key], value))
     return model.to(dtype).eval().requires_grad_(False), stats
 
 
@@ -295,36 +203,6 @@ def file_hash(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _timesteps(value: Any) -> tuple[int, ...]:
-    whole = isinstance(value, list | tuple) and all(type(t) is int for t in value)
-    if not whole or not value or any(a <= b for a, b in itertools.pairwise(value)):
-        raise ValueError(f"timesteps={value!r} must be a non-empty list of integers, high to low")
-    return tuple(value)
-
-
-def _integer(config: Mapping[str, Any], key: str, *, least: int = 0) -> int:
-    value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{key}={value!r} must be an integer, at least {least}")
-    return value
-
-
-def _number(config: Mapping[str, Any], key: str) -> float:
-    value = config[key]
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{key}={value!r} must be a number")
-    return float(value)
-
-
-def _grid(value: Any) -> tuple[int, int]:
-    whole = (
-        isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n > 0 for n in value)
-    )
-    if not whole:
-        raise ValueError(f"latent_hw={value!r} must be two integers above 0, rows and columns")
-    return value[0], value[1]
 
 
 def _plain_key(key: str) -> str:
@@ -340,7 +218,7 @@ def _raw_config(path: Path) -> tuple[dict[str, Any], int | None]:
     else:
         config = _json_config(path)
     step = config.pop("step", None)
-    return config, int(step) if isinstance(step, int | float) else None
+    return config, int(step) if isinstance(step, int | float) and math.isfinite(step) else None
 
 
 def _json_config(path: Path) -> dict[str, Any]:
@@ -385,18 +263,36 @@ def _read_pt(path: Path) -> dict[str, Any]:
         and isinstance(whole.get("model"), dict)
     ):
         raise CheckpointError(path.name, "must hold {'model', 'config', 'step'}")
+    if not all(isinstance(key, str) for part in ("config", "model") for key in whole[part]):
+        raise CheckpointError(path.name, "every key of 'model' and 'config' must be text")
     return whole
 
 
-def _copy(path: Path, own: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
-    for key, value in tensors.items():
-        if own[key].shape != value.shape:
-            raise CheckpointError(
-                path.name, f"{key!r} is {tuple(value.shape)}, {tuple(own[key].shape)} is needed"
-            )
+def _checked(path: Path, key: str, value: Any, own: Tensor) -> Tensor:
+    """A copy of `value` in memory, so that what was checked is what is used whatever happens to the file."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided or not value.is_floating_point():
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise CheckpointError(
+            path.name, f"{key!r} is {kind}, numbers of floating point are needed", key=key, found=str(kind),
+            allowed="a dense tensor of floating point",
+        )  # fmt: skip
+    if value.shape != own.shape:
+        found, needed = tuple(value.shape), tuple(own.shape)
+        raise CheckpointError(
+            path.name, f"{key!r} is {found}, {needed} is needed", key=key, found=found, allowed=str(needed)
+        )
+    whole = value.to(torch.float32, copy=True) if value.dtype == torch.float64 else value.clone()
+    if not whole.isfinite().all():
+        raise CheckpointError(
+            path.name, f"{key!r} holds numbers that are not finite", key=key, found="nan or inf",
+            allowed="finite numbers",
+        )  # fmt: skip
+    return whole
+
+
+def _put(own: Tensor, value: Tensor) -> None:
     with torch.no_grad():
-        for key, value in tensors.items():
-            own[key].copy_(value)
+        own.copy_(value)
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

@@ -43,6 +43,7 @@ def create_app(
     """
     metrics = Metrics()
     arena = Arena(host, settings, clock=clock or SystemClock(), observer=metrics, make_encoder=make_encoder)
+    metrics.watch(arena.levels)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -57,7 +57,11 @@ class Origins:
         origin = headers.get("origin")
         if origin is None or origin in self.allowed:
             return True
-        return bool(urlsplit(origin).netloc) and urlsplit(origin).netloc == headers.get("host")
+        try:
+            place = urlsplit(origin).netloc
+        except ValueError:  # no address at all, such as half an IPv6 one
+            return False
+        return bool(place) and place == headers.get("host")
 
 
 class OriginGuard:

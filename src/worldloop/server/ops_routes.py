@@ -21,9 +21,8 @@ def ops_router(arena: Arena, metrics: Metrics) -> APIRouter:
     @router.get("/readyz")
     async def readyz() -> Response:
         """200 when a model is in service and games may begin, else 503."""
-        ready = arena.ready
-        reason = None if ready else "no model is in service, or the server is stopping"
-        return JSONResponse({"ready": ready, "reason": reason}, status_code=200 if ready else 503)
+        reason = arena.unready
+        return JSONResponse({"ready": reason is None, "reason": reason}, status_code=503 if reason else 200)
 
     @router.get("/metrics")
     async def show_metrics() -> Response:

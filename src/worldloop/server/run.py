@@ -1,12 +1,19 @@
 """Runs the application on a port until it is told to stop.
 
-Owns the listening socket, uvicorn's settings and a graceful stop. Prints nothing. Called by the command line.
+Owns the listening socket, uvicorn's settings and the stop. Prints nothing. Called by the command line.
+
+A stop has `drain_s` seconds: games are told and ended first, then requests get the time to be answered; what is still
+running after that is given up, and the process ends all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
+import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -15,7 +22,10 @@ from fastapi import FastAPI
 
 from worldloop.core.errors import SettingsError
 from worldloop.core.settings import Settings
+from worldloop.core.telemetry import log_event
 from worldloop.server.app import STOPPING, create_app
+from worldloop.server.http_transport import HttpTransport
+from worldloop.server.transport import PING_S, PlayTransport
 from worldloop.session.arena import Arena
 from worldloop.session.host import Host
 
@@ -23,20 +33,28 @@ SOCKET_SLACK = 16
 """A message may be this many times the limit before the transport closes the socket. Below, an error text
 refuses it and the game goes on."""
 
-STOP_S = 10
-"""Seconds that connections have to close once the games have ended."""
+GAMES_SHARE, REQUESTS_SHARE, PROCESS_SHARE = 0.5, 0.75, 0.95
+"""When games, requests and the process itself are given up, in parts of `drain_s`."""
+
+_log = logging.getLogger(__name__)
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that ends the games before it closes their sockets, and ends with status 0 after a signal."""
+    """Uvicorn that ends the games before it closes their sockets, and that ends in time after a signal."""
 
-    def __init__(self, config: uvicorn.Config, arena: Arena, on_ready: Callable[[], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, arena: Arena, drain_s: float, on_ready: Callable[[], None]
+    ) -> None:
         super().__init__(config)
-        self._arena, self._on_ready = arena, on_ready
+        self._arena, self._drain_s, self._on_ready = arena, drain_s, on_ready
+        self._signalled_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 (a signal handler)
         # The base class would raise the signal again after a clean stop.
-        self.force_exit = self.should_exit
+        if self._signalled_at is not None:
+            os._exit(128 + sig)
+        self._signalled_at = time.monotonic()
+        self._arena.refuse(STOPPING)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -45,16 +63,36 @@ class Server(uvicorn.Server):
             self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._arena.stop(STOPPING)
+        began = time.monotonic() if self._signalled_at is None else self._signalled_at
+
+        def left(share: float) -> float:
+            return max(0.0, began + share * self._drain_s - time.monotonic())
+
+        if self._signalled_at is not None:
+            # A thread that loads a model can't be interrupted, and would keep the process.
+            last = threading.Timer(left(PROCESS_SHARE), _give_up)
+            last.daemon = True
+            last.start()
+        await self._arena.stop(STOPPING, limit_s=left(GAMES_SHARE))
+        # A request that is given up would leave a traceback, though nothing is wrong.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        self.config.timeout_graceful_shutdown = left(REQUESTS_SHARE)  # type: ignore[assignment]
         await super().shutdown(sockets)
+
+
+def _give_up() -> None:
+    log_event(_log, "stop.forced", level=logging.WARNING)
+    os._exit(0)
 
 
 def make_server(app: FastAPI, settings: Settings, on_ready: Callable[[], None]) -> Server:
     """A server for `app`, which `create_app` made."""
     config = uvicorn.Config(
         app,
-        # By name: the automatic choice is a deprecated implementation in some versions.
-        ws="websockets-sansio",
+        http=HttpTransport,
+        ws=PlayTransport,
+        ws_ping_interval=PING_S,
+        ws_ping_timeout=PING_S,
         ws_max_size=settings.max_message_bytes * SOCKET_SLACK,
         # H.264 doesn't compress further.
         ws_per_message_deflate=False,
@@ -63,15 +101,15 @@ def make_server(app: FastAPI, settings: Settings, on_ready: Callable[[], None]) 
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=STOP_S,
     )
-    return Server(config, app.state.arena, on_ready)
+    return Server(config, app.state.arena, settings.drain_s, on_ready)
 
 
 def serve(host: Host, settings: Settings, *, on_ready: Callable[[str], None] = lambda _: None) -> None:
-    """Listen and serve until SIGINT or SIGTERM; running games are told. The host stays the caller's to close.
+    """Listen and serve until SIGINT or SIGTERM; running games are told.
 
-    `on_ready` gets the URL once the port listens.
+    `on_ready` gets the URL once the port listens. The host stays the caller's to close, as the last thing: the process
+    ends within `drain_s` of the signal, with status 0, whatever is still running. A second signal ends it at once.
 
     Raises:
         SettingsError: the address can't be listened on.

@@ -18,7 +18,7 @@ class WebSocketPlayer:
     async def receive(self) -> str | bytes:
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
-            raise SocketClosedError("the player closed the socket")
+            raise SocketClosedError("the player's side is closed", code=message.get("code", 1005))
         text = message.get("text")
         return text if text is not None else message.get("bytes") or b""
 

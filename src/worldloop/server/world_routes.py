@@ -75,8 +75,8 @@ def world_router(arena: Arena, settings: Settings) -> APIRouter:
         return arena.reserve(user_id, ticket=ticket)
 
     @router.websocket("/ws/{user_id}")
-    async def play(websocket: WebSocket, user_id: str, ticket: str = "") -> None:
+    async def play(websocket: WebSocket, user_id: str, ticket: str = "", resume: str = "") -> None:
         await websocket.accept()
-        await arena.play(user_id, ticket=ticket, socket=WebSocketPlayer(websocket))
+        await arena.play(user_id, ticket=ticket, socket=WebSocketPlayer(websocket), resume=resume)
 
     return router

@@ -1,4 +1,4 @@
-"""One live game on one socket: controls in, pictures out, at the player's rate.
+"""One game on one socket: controls in, pictures out, at the player's rate.
 
 Owns the flow between a host's game, an encoder and a socket:
 
@@ -7,16 +7,16 @@ Owns the flow between a host's game, an encoder and a socket:
               late as that, asks for the frame
     send      encodes, waits until the picture is due, sends; never drops
 
-Does not own leases, start pictures or the transport. Built and run by `session.arena`, on its event loop.
+Does not own leases, start pictures, the transport, or what outlives the socket (`session.progress`). Built and run by
+`session.table`, on its event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,13 +26,21 @@ from worldloop.codec.h264 import AccessUnit
 from worldloop.core.clock import Clock, within
 from worldloop.core.errors import SessionEndedError
 from worldloop.core.settings import Settings
-from worldloop.core.telemetry import SessionLog
 from worldloop.engine.contract import Emit
-from worldloop.session.host import Game
 from worldloop.session.lead import Lead
 from worldloop.session.observer import Observer
 from worldloop.session.pacer import FramePacer
-from worldloop.session.socket import LEFT, Ending, PlayerSocket, SocketClosedError, failed, over
+from worldloop.session.progress import Heard, Making, Picture, Progress
+from worldloop.session.socket import (
+    BROKEN,
+    BROKEN_CODE,
+    LEFT,
+    Ending,
+    PlayerSocket,
+    SocketClosedError,
+    failed,
+    over,
+)
 from worldloop.wire.controls import BadControlsError, ControlState, parse_controls
 from worldloop.wire.world import ack_message, close_reason, error_message, log_message, pack_access_unit
 from worldloop.wire.world import session_over_message as over_message
@@ -55,74 +63,57 @@ class SlowClientError(SessionEndedError):
     """The socket took longer than allowed for one message."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Heard:
-    """One controls message; `pressed_at` is when the keys last changed."""
-
-    state: ControlState
-    pressed_at: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Picture:
-    """One picture to send; `shows` is set on the first that was made with those controls."""
-
-    pixels: NDArray[np.uint8]
-    shows: _Heard | None
-
-
 class GameSession:
-    """Runs one game to its end. `run` once, then `close`.
+    """Plays a game on one socket until either ends. `run` once, then `close`.
 
     Args:
-        game: closed by `run` on every path.
+        progress: the game; what was queued before this socket is sent first. It stays the caller's to end.
         make_encoder: called on this session's own encoder thread.
         hello: first text of the socket.
-        log: this session's lines, or None to send none.
+        greeted: called once the transport has taken `hello`.
         threads: where pictures are encoded, one at a time; shut down at the end. A thread when None.
+
+    Attributes:
+        finished: set when `run` is over.
     """
 
     def __init__(
         self,
         *,
-        game: Game,
+        progress: Progress,
         socket: PlayerSocket,
         make_encoder: Callable[[], Encoder],
         clock: Clock,
         settings: Settings,
         observer: Observer,
         hello: str,
-        log: SessionLog | None = None,
+        greeted: Callable[[], None] = lambda: None,
         threads: Executor | None = None,
     ) -> None:
-        self._game, self._socket, self._clock = game, socket, clock
+        self._progress, self._socket, self._clock = progress, socket, clock
+        self._game, self._log = progress.game, progress.log
         self._make_encoder = make_encoder
         self._encoder: Encoder | None = None
-        self._settings, self._observer, self._hello, self._log = settings, observer, hello, log
-        start = ControlState.start(stream_fps=settings.stream_fps, fps_embedding=settings.fps_embedding)
-        self._heard = _Heard(start, None)
-        self._making: _Heard | None = None
-        self._queue: deque[_Picture] = deque()
+        self._settings, self._observer, self._hello, self._greeted = settings, observer, hello, greeted
+        self._queue = progress.queue
         self._room, self._filled, self._first_sent = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._drained: Ending | None = None
+        self._first_sent_at = 0.0
+        self.finished = asyncio.Event()
         self._stopped: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._pacer, self._lead = FramePacer(), Lead()
         self._in_hand = 0
+        self._unsent: Picture | None = None
         self._sending = asyncio.Lock()
         self._sent = 0
         self._threads = threads or ThreadPoolExecutor(1, thread_name_prefix="encode")
 
-    @property
-    def pictures_sent(self) -> int:
-        return self._sent
-
-    def stop(self, message: str) -> None:
-        """End the game from outside, telling the player why. Any number of calls, on the event loop."""
+    def end(self, ending: Ending) -> None:
+        """End from outside. Any number of calls, on the event loop; the first counts."""
         if not self._stopped.done():
-            self._stopped.set_result(over("stopped", message))
+            self._stopped.set_result(ending)
 
     async def run(self) -> Ending:
-        """Play until something ends it. The device's share is given back before this returns."""
+        """Play until something ends it; then nothing of this socket touches the game any more."""
         parts = [self._receive, self._generate, self._send, self._await_stop]
         if self._settings.session_limit_s > 0:
             parts.append(self._limit)
@@ -131,13 +122,17 @@ class GameSession:
         try:
             return await self._first_ending(parts)
         finally:
-            self._game.close()
+            if self._unsent is not None:
+                self._queue.appendleft(self._unsent)
+            if self._first_sent.is_set():
+                self._progress.played_s += self._clock.monotonic() - self._first_sent_at
+            self.finished.set()
             self._threads.submit(self._close_encoder)
             self._threads.shutdown(wait=False)
 
     async def close(self, ending: Ending) -> None:
         """Tell the player, then close the socket; gives up on a client that doesn't take it."""
-        if ending is LEFT:
+        if ending in (LEFT, BROKEN):
             return
         try:
             if ending.announce is not None:
@@ -159,45 +154,62 @@ class GameSession:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive(self) -> Ending:
-        await self._deliver(self._hello)
+        # A send that finds the socket closed doesn't know how; `receive` does.
+        with contextlib.suppress(SocketClosedError):
+            await self._deliver(self._hello)
+            self._greeted()
         limit = self._settings.max_message_bytes
         while True:
-            message = await self._socket.receive()
             try:
-                state = parse_controls(message, self._heard.state, max_bytes=limit)
+                message = await self._socket.receive()
+            except SocketClosedError as error:
+                return BROKEN if error.code == BROKEN_CODE else LEFT
+            try:
+                state = parse_controls(message, self._progress.heard.state, max_bytes=limit)
             except BadControlsError as error:
                 self._observer.refused(error.code)
-                await self._deliver(error_message(code=error.code, message=str(error)))
+                with contextlib.suppress(SocketClosedError):
+                    await self._deliver(error_message(code=error.code, message=str(error)))
                 continue
             if state is not None:
                 self._take(state)
 
     def _take(self, state: ControlState) -> None:
-        changed = state.controls.pressed != self._heard.state.controls.pressed
-        self._heard = _Heard(state, self._clock.monotonic() if changed else self._heard.pressed_at)
-        if self._making is not None and self._game.update(state.controls):
-            self._making = self._heard
+        before, making = self._progress.heard, self._progress.making
+        changed = state.controls.pressed != before.state.controls.pressed
+        heard = Heard(state, self._clock.monotonic() if changed else before.pressed_at)
+        self._progress.heard = heard
+        if making is not None and self._game.update(state.controls):
+            making.heard = heard
 
     async def _generate(self) -> Ending:
         while True:
-            while len(self._queue) > self._settings.frames_low_watermark:
-                self._room.clear()
-                await self._room.wait()
-            await self._until_late()
-            self._making = self._heard
-            began = self._clock.monotonic()
+            making, began = self._progress.making, None
+            if making is None:
+                await self._until_room()
+                await self._until_late()
+                began = self._clock.monotonic()
+                heard = self._progress.heard
+                making = Making(self._game.submit(heard.state.controls), heard)
+                self._progress.making = making
             try:
-                emit = await _settled(self._game.submit(self._making.state.controls))
+                emit = await _settled(making.future)
             except SessionEndedError as error:
                 return await self._let_drain(over("over", str(error) or "the game is over"))
-            seconds = self._clock.monotonic() - began
-            self._lead.took(seconds)
-            self._observer.stage("generate", seconds)
-            self._observe_device(emit)
-            made_with, self._making = self._making, None
-            self._enqueue(emit, made_with)
+            self._progress.making = None
+            # A frame that an earlier socket asked for says nothing about how long one takes.
+            if began is not None:
+                self._observe(emit, self._clock.monotonic() - began)
+            self._enqueue(emit, making.heard)
 
-    def _observe_device(self, emit: Emit) -> None:
+    async def _until_room(self) -> None:
+        while len(self._queue) > self._settings.frames_low_watermark:
+            self._room.clear()
+            await self._room.wait()
+
+    def _observe(self, emit: Emit, seconds: float) -> None:
+        self._lead.took(seconds)
+        self._observer.stage("generate", seconds)
         if emit.device_s:
             denoise, decode = (emit.device_s.get(op, 0.0) for op in ("denoise", "decode"))
             self._observer.stage("denoise", denoise)
@@ -207,7 +219,7 @@ class GameSession:
     async def _until_late(self) -> None:
         """Wait until the next frame can just be made in time, so that it shows the newest keys."""
         while self._settings.just_in_time:
-            now, fps = self._clock.monotonic(), self._heard.state.stream_fps
+            now, fps = self._clock.monotonic(), self._progress.heard.state.stream_fps
             due = self._pacer.due(fps, now, len(self._queue) + self._in_hand)
             wait = self._lead.wait(now, due)
             if wait < TIMER_S:
@@ -215,36 +227,35 @@ class GameSession:
             # In short turns: the rate may change meanwhile.
             await self._clock.sleep(min(wait, LATE_TURN_S))
 
-    def _enqueue(self, emit: Emit, made_with: _Heard) -> None:
+    def _enqueue(self, emit: Emit, made_with: Heard) -> None:
         # The start picture is the player's own: no keys shaped it.
         shows = made_with if emit.index > 0 else None
         for number, pixels in enumerate(emit.frames):
-            self._queue.append(_Picture(pixels, shows if number == 0 else None))
+            self._queue.append(Picture(pixels, shows if number == 0 else None))
         self._filled.set()
 
     async def _let_drain(self, ending: Ending) -> Ending:
-        self._drained = ending
+        self._progress.drained = ending
         self._filled.set()
-        never: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
-        return await never
+        return await _never()
 
     async def _send(self) -> Ending:
         loop = asyncio.get_running_loop()
-        shown: _Heard | None = None
+        shown: Heard | None = None
         while True:
             while not self._queue:
-                if self._drained is not None:
-                    return self._drained
+                if self._progress.drained is not None:
+                    return self._progress.drained
                 self._filled.clear()
                 await self._filled.wait()
-            picture = self._queue.popleft()
+            picture = self._unsent = self._queue.popleft()
             self._in_hand = 1
             self._room.set()
             began = self._clock.monotonic()
             unit = await loop.run_in_executor(self._threads, self._encode, picture.pixels)
             now = self._clock.monotonic()
             self._observer.stage("encode", now - began)
-            delay = self._pacer.delay(self._heard.state.stream_fps, now)
+            delay = self._pacer.delay(self._progress.heard.state.stream_fps, now)
             self._in_hand = 0
             await self._clock.sleep(delay)
             messages: list[str | bytes] = [pack_access_unit(key=unit.key, data=unit.data)]
@@ -254,11 +265,18 @@ class GameSession:
             began = self._clock.monotonic()
             await self._deliver(*messages)
             self._observer.stage("send", self._clock.monotonic() - began)
-            self._sent += 1
-            self._observer.picture_sent()
+            self._count()
+
+    def _count(self) -> None:
+        self._unsent = None
+        self._sent += 1
+        self._progress.pictures += 1
+        self._observer.picture_sent()
+        if not self._first_sent.is_set():
+            self._first_sent_at = self._clock.monotonic()
             self._first_sent.set()
 
-    def _acknowledge(self, shows: _Heard, before: _Heard | None) -> list[str]:
+    def _acknowledge(self, shows: Heard, before: Heard | None) -> list[str]:
         pressed_at = shows.pressed_at
         if pressed_at is not None and (before is None or before.pressed_at != pressed_at):
             self._observer.key_to_picture(self._clock.monotonic() - pressed_at)
@@ -267,7 +285,7 @@ class GameSession:
 
     async def _limit(self) -> Ending:
         await self._first_sent.wait()
-        await self._clock.sleep(self._settings.session_limit_s)
+        await self._clock.sleep(self._settings.session_limit_s - self._progress.played_s)
         return over("limit", self._settings.session_limit_message)
 
     async def _stream_log(self) -> Ending:
@@ -309,11 +327,16 @@ async def _guarded(part: Callable[[], Coroutine[Any, Any, Ending]]) -> Ending:
     try:
         return await part()
     except SocketClosedError:
-        return LEFT
+        return await _never()  # the part that receives knows how it was closed, and ends the game
     except SlowClientError as error:
         return Ending(kind="slow", code=1008, reason=str(error))
     except Exception as error:  # noqa: BLE001 (the ending carries it, to the log and to the player)
         return failed(error)
+
+
+async def _never() -> Ending:
+    never: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
+    return await never
 
 
 async def _settled(future: Future[Emit]) -> Emit:

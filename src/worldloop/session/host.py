@@ -46,6 +46,27 @@ class GameOptions:
     focus: str | tuple[tuple[bool, ...], ...] | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostReport:
+    """What an operator watches of a host.
+
+    Attributes:
+        weights_bytes: of the loaded model.
+        session_bytes: of all sessions together.
+        sessions: number of sessions on the device.
+        queued: inputs that wait on the engine.
+        switches, reprefills, drift_reprefills: how many since the start; they only grow.
+    """
+
+    weights_bytes: int = 0
+    session_bytes: int = 0
+    sessions: int = 0
+    queued: int = 0
+    switches: int = 0
+    reprefills: int = 0
+    drift_reprefills: int = 0
+
+
 class Game(Protocol):
     """One running world. Thread-safe; every call returns at once."""
 
@@ -100,6 +121,10 @@ class Host(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """The `details`, `nfe`, `sphere`, `reprefill` and `focus` objects of `GET /models`."""
+        ...
+
+    def report(self) -> HostReport:
+        """Counts for the metrics, from memory."""
         ...
 
     def switch(self, model_id: str) -> None:

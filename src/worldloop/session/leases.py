@@ -1,4 +1,4 @@
-"""Who holds a slot. One lease a player; a lease is live from the opening of its socket to its end.
+"""Who holds a slot. One lease a player: reserved until its socket opens, live while it is open, held after a break.
 
 Owns the rules of claiming. Does not own what is played (`session.arena`) or what `/status` calls busy
 (`session.occupancy`). Called by `session.arena`; safe from any thread.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import dataclass
+from typing import Literal
 
 from worldloop.core.clock import Clock
 
@@ -22,76 +23,97 @@ class Lease:
 
 
 @dataclass(slots=True)
-class _Held:
+class _Place:
     lease: Lease
     since: float
-    live: bool = False
+    state: Literal["reserved", "live", "held"] = "reserved"
 
 
 class Leases:
-    """`slots` holds at once.
+    """`slots` places at once.
 
-    A player may replace their own lease until its socket opens, never while it is live. When no slot is free,
-    the oldest lease without a socket that is older than `stale_s` seconds is taken over.
+    A player may replace their own lease while it has no socket, never while it is live. When no slot is free, the
+    oldest reservation that is older than `stale_s` seconds is taken over. A held game is never taken over by others:
+    whoever holds it releases it in time.
     """
 
     def __init__(self, *, slots: int, clock: Clock, stale_s: float) -> None:
         self._slots = slots
         self._clock = clock
         self._stale_s = stale_s
-        self._held: dict[str, _Held] = {}
+        self._places: dict[str, _Place] = {}
         self._lock = threading.Lock()
+
+    def admits(self, user_id: str) -> bool:
+        """Whether `claim` would give a lease now."""
+        with self._lock:
+            return self._admits(user_id)
 
     def claim(self, user_id: str) -> Lease | None:
         """A new lease, or None when every slot is taken or this player's game is live."""
         with self._lock:
-            now = self._clock.monotonic()
-            mine = self._held.get(user_id)
-            if mine is not None and mine.live:
+            if not self._admits(user_id):
                 return None
-            if mine is not None:
-                del self._held[user_id]
-            elif len(self._held) >= self._slots and not self._drop_stale(now):
-                return None
+            if self._places.pop(user_id, None) is None and len(self._places) >= self._slots:
+                del self._places[self._stale()[0].lease.user_id]
             lease = Lease(token=secrets.token_hex(16), user_id=user_id)
-            self._held[user_id] = _Held(lease=lease, since=now)
+            self._places[user_id] = _Place(lease=lease, since=self._clock.monotonic())
             return lease
 
     def mark_live(self, lease: Lease) -> bool:
-        """The socket is open. False when the lease has been replaced or taken over."""
-        with self._lock:
-            held = self._find(lease)
-            if held is None:
-                return False
-            held.live, held.since = True, self._clock.monotonic()
-            return True
+        """Its socket is open. False when the lease has been replaced or taken over."""
+        return self._mark(lease, "live")
+
+    def hold(self, lease: Lease) -> bool:
+        """Its socket broke and its game waits. False as of `mark_live`."""
+        return self._mark(lease, "held")
 
     def release(self, lease: Lease) -> bool:
-        """Give the slot back. False when it was no longer held by this lease."""
+        """Give the slot back. False when this lease no longer had it."""
         with self._lock:
             if self._find(lease) is None:
                 return False
-            del self._held[lease.user_id]
+            del self._places[lease.user_id]
             return True
 
     @property
     def live(self) -> int:
-        """Number of live leases."""
+        """Number of games whose socket is open."""
         with self._lock:
-            return sum(held.live for held in self._held.values())
+            return sum(place.state == "live" for place in self._places.values())
 
     @property
-    def busy(self) -> bool:
-        """Whether every slot is live."""
-        return self.live >= self._slots
+    def taken(self) -> int:
+        """Number of games: live, or held after a break."""
+        with self._lock:
+            return sum(place.state != "reserved" for place in self._places.values())
 
-    def _find(self, lease: Lease) -> _Held | None:
-        held = self._held.get(lease.user_id)
-        return held if held is not None and held.lease.token == lease.token else None
+    def full(self, user_id: str = "") -> bool:
+        """Whether games fill every slot, not counting a held game of `user_id`, which they may replace."""
+        with self._lock:
+            own = self._places.get(user_id)
+            spare = own is not None and own.state == "held"
+            return sum(place.state != "reserved" for place in self._places.values()) - spare >= self._slots
 
-    def _drop_stale(self, now: float) -> bool:
-        waiting = [h for h in self._held.values() if not h.live and now - h.since > self._stale_s]
-        if not waiting:
-            return False
-        del self._held[min(waiting, key=lambda held: held.since).lease.user_id]
-        return True
+    def _find(self, lease: Lease) -> _Place | None:
+        place = self._places.get(lease.user_id)
+        return place if place is not None and place.lease.token == lease.token else None
+
+    def _mark(self, lease: Lease, state: Literal["live", "held"]) -> bool:
+        with self._lock:
+            place = self._find(lease)
+            if place is None:
+                return False
+            place.state, place.since = state, self._clock.monotonic()
+            return True
+
+    def _admits(self, user_id: str) -> bool:
+        own = self._places.get(user_id)
+        if own is not None:
+            return own.state != "live"
+        return len(self._places) < self._slots or bool(self._stale())
+
+    def _stale(self) -> list[_Place]:
+        now = self._clock.monotonic()
+        old = [p for p in self._places.values() if p.state == "reserved" and now - p.since > self._stale_s]
+        return sorted(old, key=lambda place: place.since)

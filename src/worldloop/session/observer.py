@@ -5,21 +5,74 @@ Implemented by `server.metrics`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from worldloop.session.host import HostReport
+from worldloop.session.socket import EndingKind
+
 Stage = Literal["generate", "denoise", "decode", "memory", "encode", "send"]
+
+REASONS = (
+    "busy",
+    "checkpoint",
+    "engine",
+    "error",
+    "form",
+    "invalidinput",
+    "not_an_object",
+    "not_json",
+    "notready",
+    "origin",
+    "out_of_range",
+    "picture",
+    "resume",
+    "sessionended",
+    "settings",
+    "ticket",
+    "too_large",
+    "toolarge",
+    "worldloop",
+    "wrong_type",
+)
+"""Every reason of a refusal: an error's class (see `arena.reason_of`), a code of `wire.controls`, or a guard."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Levels:
+    """What there is at this moment.
+
+    Attributes:
+        ready: whether a model is in service and games may begin.
+        live, held: games whose socket is open, and games that wait after a break.
+        pictures: made and not sent yet, of all games.
+        requests: uploads and switches under way.
+        stash, stash_bytes: start pictures that wait, and their bytes.
+        host: the device side's.
+    """
+
+    ready: bool
+    live: int
+    held: int
+    pictures: int
+    requests: int
+    stash: int
+    stash_bytes: int
+    host: HostReport
 
 
 class Observer(Protocol):
     """Receives events. Every call returns at once."""
 
     def refused(self, reason: str) -> None:
-        """A request, socket or message was refused; `reason` is one word of a small fixed set."""
+        """A request, socket or message was refused; `reason` is one of `REASONS`."""
         ...
 
-    def game_opened(self) -> None: ...
+    def game_resumed(self) -> None:
+        """A held game was taken up again, or moved to another socket."""
+        ...
 
-    def game_ended(self, kind: str) -> None: ...
+    def game_ended(self, kind: EndingKind) -> None: ...
 
     def picture_sent(self) -> None: ...
 

@@ -1,6 +1,6 @@
-"""What `/status` calls busy: live games, requests on the device, and start pictures whose socket is to come.
+"""What `/status` calls busy: games, requests on the device, and start pictures whose socket is to come.
 
-Owns the counts of the last two; live games come from `session.leases`. Called by `session.arena`; safe from
+Owns the counts of the last two; games, live or held, come from `session.leases`. Called by `session.arena`; safe from
 any thread, does no device work.
 """
 
@@ -27,6 +27,12 @@ class Occupancy:
         self._pending: dict[str, float] = {}
         self._lock = threading.Lock()
 
+    @property
+    def requests(self) -> int:
+        """Number of requests inside `inflight`."""
+        with self._lock:
+            return self._inflight
+
     @contextmanager
     def inflight(self) -> Iterator[None]:
         """A request that uses the device runs inside."""
@@ -51,13 +57,13 @@ class Occupancy:
 
     def report(self) -> OccupancyAnswer:
         """Busy when games, requests and waiting pictures together fill every slot."""
-        live = self._leases.live
+        taken = self._leases.taken
         with self._lock:
             self._drop_old()
             inflight, pending = self._inflight, len(self._pending)
         return OccupancyAnswer(
-            busy=live + inflight + pending >= self._slots,
-            owner=live >= self._slots,
+            busy=taken + inflight + pending >= self._slots,
+            owner=taken >= self._slots,
             inflight=inflight,
             pending_z0=pending,
         )

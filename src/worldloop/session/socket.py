@@ -15,18 +15,34 @@ ERROR_CHARS = 90
 
 _PATH = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.\-]+){2,}")
 
-EndingKind = Literal["left", "limit", "over", "slow", "failed", "stopped"]
+BROKEN_CODE = 1006
+"""Close code of a socket that broke: no close frame came (RFC 6455, section 7.4.1)."""
+
+EndingKind = Literal[
+    "left", "limit", "over", "slow", "failed", "stopped", "broken", "moved", "expired", "replaced"
+]
 
 
 class SocketClosedError(SessionEndedError):
-    """The player's side of the socket is gone."""
+    """The player's side of the socket is gone.
+
+    Attributes:
+        code: how it was closed; None when a send found it out, and `receive` is the one to say.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class PlayerSocket(Protocol):
-    """Messages in order, both ways. Sends wait while the transport is full."""
+    """Messages in order, both ways. Sends wait while the transport is full.
+
+    Once a send has raised, `receive` raises too, after the messages that came before, and knows the close code.
+    """
 
     async def receive(self) -> str | bytes:
-        """The next message. Raises `SocketClosedError`."""
+        """The next message. Raises `SocketClosedError` with a code."""
         ...
 
     async def send_text(self, text: str) -> None:
@@ -44,7 +60,7 @@ class PlayerSocket(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """How a game ended.
+    """How a game ended, or one socket of it.
 
     Attributes:
         kind: for logs and metrics.
@@ -60,6 +76,10 @@ class Ending:
 
 
 LEFT = Ending(kind="left", code=1000, reason="the player left")
+BROKEN = Ending(kind="broken", code=BROKEN_CODE, reason="the connection broke")
+MOVED = Ending(kind="moved", code=1008, reason="taken up elsewhere")
+EXPIRED = Ending(kind="expired", code=BROKEN_CODE, reason="the connection broke and nobody came back in time")
+REPLACED = Ending(kind="replaced", code=BROKEN_CODE, reason="the player began a new game")
 
 
 def over(kind: Literal["limit", "over", "stopped"], message: str) -> Ending:

@@ -53,6 +53,11 @@ class Stash:
         self._entries[user_id] = (self._clock.monotonic(), entry[1])
         return entry[1]
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the encoded pictures, as far as the host's values tell theirs."""
+        return sum(getattr(stashed.frame.value, "nbytes", 0) for _, stashed in self._entries.values())
+
     def clear(self) -> None:
         self._entries.clear()
 

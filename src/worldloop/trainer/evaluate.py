@@ -8,7 +8,6 @@ Owns opening the world and the order of the sections (`walking`, `trips`, `check
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import torch
 from worldloop.core.errors import InvalidInputError
 from worldloop.loops.model import WorldModel
 from worldloop.models import device as devices
+from worldloop.models.precision import Precision
 from worldloop.models.registry import Entry, find_world, scan
 from worldloop.simulators.meadow import FRAME_SIZE
 from worldloop.trainer.checks import fidelity, keys_against_none, latency
@@ -69,7 +69,7 @@ def evaluate_world(
     entry = registry.entries[registry.default(path.stem.lower() if path.is_file() else None)]
     place = devices.pick_device(device)
     model = WorldModel.load(
-        entry.path, registry.autoencoder, device=place, dtype=devices.pick_dtype(dtype, place)
+        entry.path, registry.autoencoder, device=place, precision=Precision.choose(dtype=dtype, device=place)
     )
     report = evaluate_model(model, chosen, on_progress=on_progress)
     report.facts = {"model": entry.name.model_id, **_origin(entry), **report.facts}
@@ -113,7 +113,7 @@ def _origin(entry: Entry) -> dict[str, Any]:
 
 def _machine(model: WorldModel) -> dict[str, Any]:
     return {
-        "machine": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} threads",
+        "machine": f"{platform.machine()}, {devices.usable_cores()} cores, {torch.get_num_threads()} threads",
         "device": str(model.device),
         "number format": str(model.dtype).removeprefix("torch."),
         "torch": torch.__version__,

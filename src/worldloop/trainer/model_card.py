@@ -22,8 +22,9 @@ def model_card(recipe: Recipe, model: Summaryformer, step: int, files: list[Path
         "size": f"{parameter_count(model):,} weights, {c.num_layers} blocks of width {c.dim}, "
         f"X = {c.summary_tokens}, Y = {c.raw_window_frames}, W = {c.summary_window_frames}",
         "trained on": f"{recipe.trained_on}: {data.episodes} walks of {data.steps} steps, seed {data.seed}",
-        "training": f"step {step} of {world.steps}, {world.batch} clips of {world.frames} frames a step",
-        "timesteps": ", ".join(str(t) for t in world.timesteps),
+        "training": f"step {step} of {world.steps}, {world.batch} clips of {world.frames} frames a step"
+        + (f", begun with the weights of {Path(recipe.start).stem}" if recipe.start else ""),
+        "timesteps": ", ".join(str(t) for t in world.timesteps) + f"; {world.cache_mode}",
         "controls": "forward, back, left, right"
         + (", turn" if recipe.yaw else "")
         + (", jump, sprint" if recipe.jump_sprint else ""),

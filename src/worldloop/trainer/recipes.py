@@ -111,8 +111,9 @@ _MEADOW = Recipe(
 
 RECIPES = {
     "meadow": _MEADOW,
-    "meadow-3nr": replace(
+    "meadow-fast": replace(
         _MEADOW,
+        name="meadow-fast",
         start="meadow",
         data=replace(_MEADOW.data, seed=7001),
         world=replace(
@@ -137,5 +138,5 @@ RECIPES = {
         trained_on="a few walks in worldloop's own meadow simulator, for tests",
     ),
 }
-"""`meadow` makes the shipped world, `meadow-3nr` its variant without the clean pass from it; `tiny` runs the whole
+"""`meadow` makes the shipped world, `meadow-fast` one without the clean pass from it; `tiny` runs the whole
 pipeline in seconds."""

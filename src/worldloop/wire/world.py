@@ -86,7 +86,7 @@ class ReserveAnswer(_Answer):
 
 
 class OccupancyAnswer(_Answer):
-    """Who keeps the server busy: live games (`owner`), requests on the device, start pictures that wait."""
+    """Who keeps the server busy: games (`owner`), requests on the device, start pictures that wait."""
 
     busy: bool
     owner: bool
@@ -125,8 +125,16 @@ def hello_message(
     session_limit_s: float,
     model_id: str,
     profile: dict[str, Any],
+    played_s: float = 0.0,
+    resume: tuple[str, float] | None = None,
 ) -> str:
-    """First text of a socket. Clients of the published server ignore types that they don't know."""
+    """First text of a socket. Clients of the published server ignore types that they don't know.
+
+    Args:
+        played_s: seconds of the limit that earlier sockets of this game have used.
+        resume: the token that takes this game up again after a break, and for how many seconds; None: it can't be.
+    """
+    back = {} if resume is None else {"resume": {"token": resume[0], "within_s": resume[1]}}
     return _text(
         type="hello",
         width=width,
@@ -136,6 +144,8 @@ def hello_message(
         session_limit_s=session_limit_s,
         model_id=model_id,
         profile=profile,
+        played_s=round(played_s, 3),
+        **back,
     )
 
 

@@ -1,10 +1,14 @@
 // The page's state machine: which state it is in and what leads out of it. Owns no pixels, no sockets, no key codes.
 //
 //   choose -> encoding -> loading -> playing -> choose | over | lost
-//   encoding, loading -> busy (retries) | refused | lost          any -> choose          unsupported stays
+//   loading, playing -> held (the connection broke) -> playing | late     any -> choose
+//   encoding, loading -> busy (retries) | refused | lost                  unsupported stays
 
+import { Comeback } from "./comeback.js";
 import { whyUnsupported } from "./h264.js";
 import { Keys } from "./keys.js";
+import { Models } from "./models.js";
+import { Options } from "./options.js";
 import { Gallery, listPictures } from "./pictures.js";
 import { Player } from "./player.js";
 import { Readout } from "./readout.js";
@@ -14,8 +18,12 @@ import * as server from "./server.js";
 
 const RETRY_S = 5;
 const KEEP_ALIVE_MS = 250;
+// A game that is silent for longer has lost its connection: a slow server may need a while, a network that is or was
+// gone explains it sooner.
+const SILENCE_MS = { usual: 15000, network: 2000 };
 const WALK = ["w", "a", "s", "d"];
 const BUSY_CLOSE = 1013;
+const REFUSED = 1008;
 const CLOSED = { 1008: "The server ended the game", 1011: "The world came to a stop" };
 
 const at = (id) => document.getElementById(id);
@@ -26,12 +34,24 @@ const stage = new Stage(at("stage"), {
 const readout = new Readout({ rate: at("read-rate"), latency: at("read-latency"), left: at("read-left") });
 const keys = new Keys(sendKeys);
 const pad = new Pad(at("pad"), (held) => keys.touch(held));
+const comeback = new Comeback({
+  attempt: () => player.comeBack(),
+  tick: (seconds) => stage.words(keptFor(seconds)),
+  late: () => late("no connection in time"),
+});
+const models = new Models({ row: at("model"), select: at("model-id"), hint: at("model-hint") }, showOptions);
+const options = new Options(
+  { button: at("more"), panel: at("panel"), live: at("live-knobs"), start: at("start-knobs"), reset: at("reset") },
+  { opened: refresh, rates: () => tellKeys(false), done: backToStage },
+);
 const gallery = new Gallery(at("pictures"), at("file"), { choose: start, look: lookAt });
 
 let state = "choose";
 let picture = null; // the last one chosen
 let shelf = []; // the server's
 let player = null;
+let hello = null; // the latest of this page's games
+let focus = null; // what the latest start did with the focus
 let attempt = null; // AbortController of the start under way
 let retryTimer = 0;
 let lastError = null;
@@ -39,11 +59,12 @@ let overMessage = null;
 
 function enter(next, scene = {}) {
   state = next;
-  const live = ["encoding", "loading", "playing"].includes(next);
+  const live = ["encoding", "loading", "playing", "held"].includes(next);
   at("leave").disabled = !live && next !== "busy";
   stage.scene({ state: next, title: "", live, ...scene });
   pad.show(live);
-  if (next === "loading" || next === "playing") keys.enable(); // a key held early works from the first picture on
+  // A key held early works from the first picture on.
+  if (["loading", "playing", "held"].includes(next)) keys.enable();
   else keys.disable();
 }
 
@@ -55,6 +76,7 @@ function choose() {
   stage.showScreen(false);
   const shown = picture ?? shelf[0] ?? null;
   stage.preview(shown);
+  options.showPicture(shown);
   const play = { label: "Play", primary: true, run: () => start(picture ?? shelf[0]) };
   const upload = { label: "Use a picture", primary: true, run: () => gallery.openFile() };
   enter("choose", {
@@ -70,12 +92,13 @@ function lookAt(looked) {
 
 function stop() {
   clearInterval(retryTimer);
+  comeback.end();
   attempt?.abort();
   attempt = null;
   player?.close();
   player = null;
   stage.notice("");
-  readout.reset(null);
+  readout.reset();
 }
 
 /** Starts a world. A retry leaves the words of the busy state up until it succeeds. */
@@ -91,10 +114,14 @@ async function start(chosen, { retry = false } = {}) {
   else show(chosen);
   try {
     const blob = await chosen.load();
-    const { profile } = await server.sendPicture(blob, chosen.name, signal);
-    useProfile(profile);
+    const choices = { ...(models.picked ? { model_id: models.picked } : {}), ...options.fields };
+    const answer = await server.sendPicture(blob, chosen.name, choices, signal);
+    useProfile(answer.profile);
+    focus = answer.focus;
     await server.reserve(signal);
+    refresh();
   } catch (error) {
+    if (error.status === 423) await refresh(); // who plays which model decides the words
     if (!signal.aborted) failed(error);
     return;
   }
@@ -105,7 +132,10 @@ function show(chosen) {
   gallery.mark(chosen);
   stage.showScreen(false);
   stage.preview(chosen);
-  enter("encoding", { title: "Reading the picture", text: "The model takes a first look at it." });
+  options.showPicture(chosen);
+  enter("encoding", models.switches
+    ? { title: `Loading ${models.id}`, text: "The server changes its model. That takes a moment." }
+    : { title: "Reading the picture", text: "The model takes a first look at it." });
   at("stage").focus({ preventScroll: true }); // space is a key of the world, not a click on the last button
 }
 
@@ -113,7 +143,7 @@ function failed(error) {
   lastError = error.message;
   if (error.status === 423) return busy();
   if (!(error instanceof server.Refusal)) {
-    return lost("The server can’t be reached", "Check that it is running. Your picture is kept.");
+    return lost("The server can’t be reached", "Check that it is running. Your picture is kept.", "Try again");
   }
   const titles = { 401: "This server needs a ticket", 413: "This picture is too large" };
   enter("refused", {
@@ -127,15 +157,11 @@ const onlyFirstPrimary = (action, index) => ({ ...action, primary: index === 0 }
 function play() {
   enter("loading", { title: "Waking the world", text: "The first pictures are on their way." });
   at("stage").focus({ preventScroll: true });
-  player = new Player(server.socketUrl(), at("screen"), {
-    hello: ({ width, height, session_limit_s: limit, profile }) => {
-      stage.setSize(width, height);
-      readout.setLimit(limit);
-      if (profile) useProfile(profile);
-    },
+  player = new Player(server.socketUrl, at("screen"), {
+    hello: greeted,
     picture: ({ width, height }) => {
       readout.picture();
-      if (state === "loading") firstPicture(width, height);
+      if (state !== "playing") firstPicture(width, height);
     },
     latency: (milliseconds) => readout.latency(milliseconds),
     error: ({ message }) => {
@@ -145,8 +171,20 @@ function play() {
     over: ({ message }) => {
       overMessage = message;
     },
+    broken,
+    missed: () => comeback.missed(),
     closed,
   });
+}
+
+function greeted(message, resumed) {
+  hello = message;
+  stage.setSize(message.width, message.height);
+  readout.begin(message.session_limit_s, message.played_s ?? 0);
+  if (message.profile) useProfile(message.profile);
+  showOptions();
+  if (resumed) comeback.end();
+  tellKeys(true); // the server starts with nothing held
 }
 
 function firstPicture(width, height) {
@@ -155,34 +193,65 @@ function firstPicture(width, height) {
   enter("playing", { title: "Playing" });
 }
 
-function closed({ code, reason }) {
+const keptFor = (seconds) => `Your world is kept for ${seconds}\u00a0s.`;
+
+/** The connection is gone and the server keeps the world: the last picture stays up meanwhile. */
+function broken() {
+  readout.pause();
+  stage.notice("");
+  lastError = "the connection broke";
+  enter("held", { title: "Connection lost, coming back…", text: keptFor(player.withinS) });
+  comeback.begin(player.withinS);
+}
+
+function late(why) {
+  const kept = player.withinS;
+  stop();
+  lastError = why;
+  enter("late", {
+    title: "It is too late to go on", loud: true, actions: [again("Play again"), another()],
+    text: `The server kept this world for ${kept}\u00a0s after the connection was lost. Your picture is kept.`,
+  });
+}
+
+function closed({ code, reason, refused }) {
+  comeback.end();
+  if (refused && code === REFUSED && overMessage === null) return late(reason);
   player = null;
-  readout.reset(null);
+  readout.reset();
   stage.notice("");
   if (overMessage !== null || (code === 1000 && reason)) return over(overMessage ?? reason);
   lastError = reason || `the socket closed with code ${code}`;
   if (code === BUSY_CLOSE) return busy();
   const title = CLOSED[code] ?? "Connection lost";
-  return lost(title, reason ? `${reason.replace(/\.$/, "")}. Your picture is kept.` : "Your picture is kept.");
+  return lost(title, `${sentence(reason)} Your picture is kept.`.trim(), "Play again");
 }
+
+const sentence = (reason) => reason && `${reason[0].toUpperCase()}${reason.slice(1).replace(/\.$/, "")}.`;
 
 function over(message) {
   enter("over", { title: "That was your time", text: message, loud: true, actions: [again("Play again"), another()] });
 }
 
-function lost(title, text) {
-  enter("lost", { title, text, loud: true, actions: [again("Reconnect"), another()] });
+function lost(title, text, label) {
+  enter("lost", { title, text, loud: true, actions: [again(label), another()] });
 }
 
 function busy() {
   let seconds = RETRY_S;
-  const words = () => `Every place is taken. Trying again in ${seconds}\u00a0s.`;
+  const why = models.switches ? "The model can change when nobody plays." : "Every place is taken.";
+  const words = () => `${why} Trying again in ${seconds}\u00a0s.`;
   const retry = () => start(picture, { retry: true });
   if (state === "busy") stage.words(words());
   else {
+    const join = { label: `Play ${models.active}`, run: () => (models.keepActive(), start(picture)) };
     enter("busy", {
-      title: "Someone else is playing", text: words(), loud: true,
-      actions: [{ label: "Try now", primary: true, run: retry }, { label: "Cancel", run: choose }],
+      title: models.switches ? `Someone is playing ${models.active}` : "Someone else is playing",
+      text: words(), loud: true,
+      actions: [
+        { label: "Try now", primary: true, run: retry }, ...(models.switches ? [join] : []),
+        { label: "Cancel", run: choose },
+      ],
     });
   }
   clearInterval(retryTimer);
@@ -194,8 +263,39 @@ function busy() {
 }
 
 function sendKeys(pressed) {
-  player?.sendKeys(pressed, true);
+  tellKeys(true);
   paintHelp(pressed);
+}
+
+function tellKeys(changed) {
+  player?.sendKeys(keys.pressed(), options.rates(hello?.fps), changed);
+}
+
+/** Every short while: says what is held again, and looks whether the game is still heard. */
+function keepAlive() {
+  if (player === null) return;
+  tellKeys(false);
+  breakOffAfter(navigator.onLine ? SILENCE_MS.usual : SILENCE_MS.network);
+}
+
+function breakOffAfter(silenceMs) {
+  if (state === "playing" && player.silentMs > silenceMs) player.breakOff();
+}
+
+function showOptions() {
+  const { answer, details } = models;
+  if (answer === null || details === null) return;
+  options.show({ ...answer, focus: { ...answer.focus, mode: focus?.mode, coverage: focus?.coverage }, hello }, details);
+}
+
+/** Asks the server again what it serves. */
+async function refresh() {
+  try {
+    models.show(await server.models());
+    showOptions();
+  } catch (error) {
+    lastError = error.message; // what is on the page stays
+  }
 }
 
 function useProfile({ controls }) {
@@ -218,6 +318,11 @@ function paintHelp(pressed) {
 function toggleFull() {
   if (document.fullscreenElement) document.exitFullscreen();
   else at("theatre").requestFullscreen();
+  backToStage();
+}
+
+/** Gives the keyboard back to a running world. */
+function backToStage() {
   if (state === "playing") at("stage").focus({ preventScroll: true });
 }
 
@@ -230,11 +335,21 @@ async function open() {
     at("full").textContent = document.fullscreenElement ? "Exit full screen" : "Full screen";
   });
   addEventListener("keydown", (event) => {
-    if (event.key === "Escape" && !at("leave").disabled && !document.fullscreenElement) choose();
+    if (event.key !== "Escape" || event.target.closest?.("select")) return; // there it closes the list
+    if (!at("leave").disabled && !document.fullscreenElement) choose();
   });
-  setInterval(() => {
-    player?.sendKeys(keys.pressed(), false);
-  }, KEEP_ALIVE_MS);
+  setInterval(keepAlive, KEEP_ALIVE_MS);
+  addEventListener("online", () => {
+    breakOffAfter(SILENCE_MS.network);
+    comeback.now();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) return;
+    player?.forgiveSilence();
+    comeback.now();
+  });
+  // A close frame frees the place at once; a page that comes back from the browser's cache starts afresh.
+  addEventListener("pagehide", () => player && choose());
   const [why] = await Promise.all([whyUnsupported(), fillShelf()]);
   if (why !== null) return unsupported(why);
   choose();
@@ -245,8 +360,9 @@ async function open() {
 
 async function fillShelf() {
   try {
-    const [pictures, profile] = await Promise.all([listPictures(), server.activeProfile()]);
+    const [pictures] = await Promise.all([listPictures(), refresh()]);
     shelf = pictures;
+    const profile = models.details?.profile;
     if (profile) useProfile(profile);
   } catch (error) {
     lastError = error.message; // a picture of one's own still works, and starting says what is wrong

@@ -13,7 +13,8 @@ const WALKING = { ArrowUp: "w", ArrowDown: "s", ArrowLeft: "a", ArrowRight: "d" 
 /** Whether a key pressed on this element belongs to the element. */
 function ownsKey(target, code) {
   if (!(target instanceof Element)) return false;
-  if (target.closest("input, textarea, select, [contenteditable]")) return true;
+  if (target.closest("input, textarea, [contenteditable], [data-owns-keys]")) return true;
+  if (target.closest("select")) return !code.startsWith("Key"); // a list is walked through with the other keys
   return (code === "Space" || code === "Enter") && target.closest("button, a[href]") !== null;
 }
 

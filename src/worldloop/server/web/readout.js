@@ -7,21 +7,28 @@ export class Readout {
   /** @param {{rate: HTMLElement, latency: HTMLElement, left: HTMLElement}} places */
   constructor(places) {
     this.places = places;
-    this.reset(null);
+    this.reset();
     setInterval(() => this.#paint(), 250);
   }
 
-  /** Begins a game. @param {number | null} limit seconds from the first picture; 0 or null is none */
-  reset(limit) {
-    this.limit = limit;
-    this.times = [];
-    this.latencies = [];
-    this.startedAt = null;
-    this.#paint();
+  /** Forgets the game. */
+  reset() {
+    this.limit = null;
+    this.playedS = 0;
+    this.#rest();
   }
 
-  setLimit(limit) {
+  /** A connection begins. @param {number} limit seconds of play; 0 is none @param {number} playedS of them before */
+  begin(limit, playedS) {
     this.limit = limit;
+    this.playedS = playedS;
+    this.startedAt = null;
+  }
+
+  /** The world waits: its clock stands still, and what was measured is over. */
+  pause() {
+    this.playedS = this.#elapsedS();
+    this.#rest();
   }
 
   picture() {
@@ -46,8 +53,23 @@ export class Readout {
     return {
       picturesPerSecond: running ? (recent.length * 1000) / span : null,
       latencyMs: sorted.length > 0 ? sorted[Math.floor(sorted.length / 2)] : null,
-      secondsLeft: running && this.limit ? Math.max(0, this.limit - (now - this.startedAt) / 1000) : null,
+      secondsLeft: this.#begun() && this.limit ? Math.max(0, this.limit - this.#elapsedS()) : null,
     };
+  }
+
+  #begun() {
+    return this.startedAt !== null || this.playedS > 0;
+  }
+
+  #elapsedS() {
+    return this.playedS + (this.startedAt === null ? 0 : (performance.now() - this.startedAt) / 1000);
+  }
+
+  #rest() {
+    this.startedAt = null; // of the first picture on this connection
+    this.times = [];
+    this.latencies = [];
+    this.#paint();
   }
 
   #paint() {
@@ -57,11 +79,11 @@ export class Readout {
     };
     put(this.places.rate, picturesPerSecond === null ? "–" : picturesPerSecond.toFixed(0));
     put(this.places.latency, latencyMs === null ? "–" : `${latencyMs.toFixed(0)} ms`);
-    put(this.places.left, secondsLeft === null ? (this.startedAt === null ? "–" : "no limit") : clock(secondsLeft));
+    put(this.places.left, secondsLeft === null ? (this.#begun() ? "no limit" : "–") : minutes(secondsLeft));
   }
 }
 
-function clock(seconds) {
+function minutes(seconds) {
   const whole = Math.ceil(seconds);
   return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
 }

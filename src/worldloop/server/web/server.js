@@ -35,10 +35,16 @@ async function answerOf(response) {
   throw new Refusal(response.status, String(detail) || `status ${response.status}`);
 }
 
-/** Gives the server a start picture. @returns {Promise<{profile: {controls: string[]}}>} */
-export async function sendPicture(blob, name, signal) {
+/**
+ * Gives the server a start picture and the choices of its game.
+ * @param {Record<string, string>} choices form fields beside the picture
+ * @returns {Promise<{model_id: string, profile: {controls: string[]}, nfe: object, sphere: object, reprefill: object,
+ *   focus: object}>}
+ */
+export async function sendPicture(blob, name, choices, signal) {
   const form = new FormData();
   form.set("z0_image", blob, name);
+  for (const [field, value] of Object.entries(choices)) form.set(field, value);
   if (ticket) form.set("ticket", ticket);
   return answerOf(await fetch(address(`z0/${user}`), { method: "POST", body: form, signal }));
 }
@@ -48,18 +54,14 @@ export async function reserve(signal) {
   return answerOf(await fetch(address(`create-game/${user}`, { ticket }), { signal }));
 }
 
-/**
- * What the active model answers to, or null when no model is active.
- * @returns {Promise<{controls: string[]} | null>}
- */
-export async function activeProfile() {
-  const { active_model_id: active, details } = await answerOf(await fetch(address("models")));
-  return details[active]?.profile ?? null;
+/** What can be served and what is: the answer of `GET /models`. */
+export async function models() {
+  return answerOf(await fetch(address("models")));
 }
 
-/** Address of the game's socket. */
-export function socketUrl() {
-  const url = address(`ws/${user}`, { ticket });
+/** Address of the game's socket; with a token, of the game that a broken connection left. */
+export function socketUrl(token) {
+  const url = address(`ws/${user}`, { ticket, resume: token });
   url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
   return url.href;
 }

@@ -1,0 +1,1 @@
+"""What this machine can do, and whether `worldloop play` would work here with these settings."""

@@ -1,0 +1,102 @@
+"""What a server holds: games, leases, tasks, threads, open files, temporary files, memory.
+
+Owns counting, and waiting until nothing more is held than before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from ..client import Live
+
+SETTLE_S = 20.0
+POOLS = ("arena", "AnyIO worker thread", "asyncio")
+"""Threads of these names are kept for the next request, up to a fixed number."""
+
+POOL_MAX = 48
+
+
+def scratch() -> Path:
+    """The folder that temporary files of this process go to while a hostile test runs."""
+    return Path(tempfile.gettempdir())
+
+
+def footprint(live: Live) -> dict[str, Any]:
+    """Counts by name. Equal before and after: nothing was left."""
+    gc.collect()
+    server: Any = live._server
+    host: Any = live.host
+    status = live.arena.status()
+    occupancy = status.occupancy
+    loop = server.servers[0].get_loop()
+    threads = Counter(re.sub(r"[-_ ]?[\d_]+$", "", thread.name) for thread in threading.enumerate())
+    return {
+        "busy": status.busy or status.ws_active or occupancy.owner,
+        "in flight": occupancy.inflight,
+        "waiting pictures": occupancy.pending_z0,
+        "device sessions": host.engine.sessions,
+        "connections": len(server.server_state.connections),
+        "requests": len(server.server_state.tasks),
+        "tasks": len(asyncio.all_tasks(loop)),
+        "threads": {name: count for name, count in threads.items() if name not in POOLS},
+        "pool threads over the limit": sum(max(0, threads[name] - POOL_MAX) for name in POOLS),
+        "open files": open_files(),
+        "temporary files": sorted(path.name for path in scratch().iterdir()),
+    }
+
+
+def at_rest(live: Live) -> dict[str, Any]:
+    """The footprint of a server that serves nobody, once its last connection is gone."""
+    until = time.monotonic() + SETTLE_S
+    while (now := footprint(live))["connections"] or now["requests"]:
+        assert time.monotonic() < until, f"not at rest: {now}"
+        threading.Event().wait(0.02)
+    return now
+
+
+def left_over(live: Live, before: dict[str, Any], *, settle_s: float = SETTLE_S) -> dict[str, Any]:
+    """What is held beyond `before` once the server has had time to let go: empty when nothing is."""
+    until = time.monotonic() + settle_s
+    while True:
+        now = footprint(live)
+        more = {name: (before[name], now[name]) for name in now if now[name] != before[name]}
+        if not more or time.monotonic() > until:
+            return more
+        threading.Event().wait(0.02)
+
+
+def open_files() -> dict[str, int]:
+    """Open descriptors of this process by kind; the ends of the sockets that the tests hold count as well."""
+    kinds: Counter[str] = Counter()
+    for number in os.listdir("/proc/self/fd"):
+        try:
+            kinds[re.sub(r"\d+", "", os.readlink(f"/proc/self/fd/{number}"))] += 1
+        except OSError:
+            continue
+    return dict(kinds)
+
+
+def resident_mb() -> float:
+    """Resident memory of this process now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def forget_peak() -> None:
+    """Start the measure of `peak_mb` anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_mb() -> float:
+    """The most resident memory since `forget_peak`."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
