@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from worldloop.core.errors import InvalidInputError, NotReadyError
 from worldloop.core.types import Controls, LiveControls
 from worldloop.engine.contract import Emit, Plan
-from worldloop.engine.engine import Engine, Handle
+from worldloop.engine.engine import Engine
+from worldloop.engine.handle import Handle
 from worldloop.loops.model import WorldModel
 from worldloop.loops.world import (
     MAX_REPREFILL,

@@ -105,6 +105,12 @@ class Recency:
         return float(-self.beta * smooth**self.gamma)
 
 
+def memory_bytes(config: MemoryConfig, dtype: torch.dtype) -> int:
+    """Bytes of a `Memory` of this geometry, without making one."""
+    row = config.layers * config.heads * config.head_dim
+    return 2 * config.capacity * row * dtype.itemsize + config.record * row * 4 + config.capacity * 4
+
+
 class Memory:
     """K/V buffer of one session, and the ids of what is in it.
 
