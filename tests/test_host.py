@@ -245,7 +245,7 @@ def test_a_report_counts_what_is_held_and_done(host: WorldHost) -> None:
 
     def submit_all() -> HostReport:
         for game in games:
-            game._handle._submit(LiveControls(Controls()), Future())
+            game._handle._submit(LiveControls(Controls()), Future(), 0.0)
         return host.report()
 
     waiting = host.engine.call(submit_all)

@@ -25,7 +25,8 @@ from worldloop.core.settings import Settings
 from worldloop.core.telemetry import log_event
 from worldloop.core.types import Controls, LiveControls
 from worldloop.engine.contract import Emit
-from worldloop.engine.engine import Engine, Handle
+from worldloop.engine.engine import Engine
+from worldloop.engine.handle import Handle
 from worldloop.loops import focus
 from worldloop.loops.model import WorldModel
 from worldloop.loops.profile import Profile
@@ -76,7 +77,7 @@ class LiveGame:
     @property
     def waiting(self) -> int:
         """Inputs that have no pictures yet."""
-        return len(self._handle.waiting)
+        return self._handle.waiting
 
     def submit(self, controls: Controls) -> Future[Emit]:
         """Ask for the next latent frame; the first call gives the start picture."""

@@ -157,7 +157,7 @@ def test_a_cancel_at_any_boundary_leaves_nothing_behind(mode: str, ask: Ask) -> 
 
         assert ticks == boundary
         assert not engine.tick()
-        assert (engine.sessions, handle.waiting, freed) == (0, {}, [1])
+        assert (engine.sessions, handle.waiting, freed) == (0, 0, [1])
         assert all(future.done() for future in futures)
         assert isinstance(futures[-1].exception(0), SessionEndedError) or boundary >= boundaries - 1
         gc.collect()

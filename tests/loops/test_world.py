@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from worldloop.core.types import Controls, LiveControls
-from worldloop.engine.contract import Done, Emit, Idle, Plan
+from worldloop.engine.contract import Done, Emit, Idle, Plan, Work
 from worldloop.loops.model import WorldModel
 from worldloop.loops.world import WorldLoop, WorldRequest, WorldState, state_bytes
 from worldloop.testing import ScriptedPlayer, play, random_model, run_unit
@@ -85,8 +86,27 @@ def test_a_plan_carries_what_the_engine_needs(model: WorldModel, ask: Ask) -> No
     assert plan == loop.next(state)
     assert plan.op in loop.ops
     assert plan.cost == model.config.model.pass_operations(state.memory.end) > 0
-    assert plan.resident_bytes == state.memory.bytes
     assert state_bytes(state) > state.memory.bytes
+
+
+@pytest.mark.parametrize(
+    "choices", [{"steps": 2}, {"cache_mode": "last_step_writes"}, {"dtype": torch.bfloat16}]
+)
+def test_the_price_is_what_a_session_takes(choices: dict[str, Any], ask: Ask) -> None:
+    loop = WorldLoop(random_model(**choices))
+    request = ask(nfe=4)
+    price = loop.price(request)
+    state = begun(loop, request)
+    for _ in range(loop.model.config.model.summary_window_frames + 2):
+        loop.offer(state, W)
+    done: list[Work] = []
+    while isinstance(plan := loop.next(state), Plan):
+        done.append(plan.work)
+        run_unit(loop, state)
+
+    assert price.resident_bytes == state_bytes(state)
+    assert list(price.chunk) == done[-len(price.chunk) :]
+    assert price.peak_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,13 @@
     │   └── SettingsError           a setting is unknown or out of range     exit 2
     ├── CheckpointError             a weights file is refused, by name       exit 2
     ├── BusyError                   no slot is free                          423, close 1013
+    │   └── CapacityError           the device has no bytes or time left     423, close 1013
     ├── NotReadyError               a step that must come first is missing   412, close 1008
     ├── TicketError                 no valid ticket                          401, close 1008
     ├── SessionEndedError           the session is over, with its reason     410
     └── EngineError                 a plan failed; its own session only      500, close 1011
+        ├── DeviceMemoryError       the device had too little memory for it  503, close 1011
+        └── DeviceLostError         the device is out of service             503, close 1011
 
 A message says what was wrong, where, and what would be right. Messages never hold secrets or paths of the
 host; `CheckpointError` holds a file's base name.
@@ -78,6 +81,10 @@ class BusyError(WorldloopError):
     close_code = 1013
 
 
+class CapacityError(BusyError):
+    """The device has too few bytes or too little time left; the message says what is needed and what would fit."""
+
+
 class NotReadyError(WorldloopError):
     """A step that must come first has not been done."""
 
@@ -101,3 +108,15 @@ class SessionEndedError(WorldloopError):
 
 class EngineError(WorldloopError):
     """A plan failed. Only its own session ends."""
+
+
+class DeviceMemoryError(EngineError):
+    """The device ran out of memory in a plan. Its session ends; the others go on."""
+
+    http_status = 503
+
+
+class DeviceLostError(EngineError):
+    """The device does not work any more. Every session ends, and none begins until the process is started anew."""
+
+    http_status = 503

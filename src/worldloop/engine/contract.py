@@ -14,7 +14,7 @@ noise is a pure function of (seed, frame, pass).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -27,6 +27,32 @@ Frames = NDArray[np.uint8]
 StateT = TypeVar("StateT")
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A kind and an amount of device work: op, shape and cost as in `Plan`."""
+
+    op: str
+    shape: tuple[int, ...]
+    cost: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Price:
+    """What a request will take, known before anything runs.
+
+    Attributes:
+        resident_bytes: that its session holds on the device.
+        peak_bytes: further scratch of its largest plan.
+        chunk: the work of one chunk of output in the steady state.
+        chunks: how many chunks there will be, or None for no end.
+    """
+
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    chunk: tuple[Work, ...] = ()
+    chunks: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """One unit of device work.
@@ -34,22 +60,21 @@ class Plan:
     Attributes:
         op: registered name of the work, such as `denoise` or `decode`.
         inputs: everything the work reads, by name; in-place targets included.
-        shape: plans of equal (op, shape) may run as one batch.
-        deadline: monotonic seconds at which the result is due, or None for work that may wait.
-        cost: units for the cost model (multiply-adds).
-        resident_bytes: bytes that the whole session holds.
-        peak_bytes: scratch of this plan on top.
+        shape: plans of one loop with equal (op, shape) may run as one batch.
+        cost: units for the cost model (multiply-adds); 0 when it does not vary.
         label: such as `frame17.t669`; also the profiler range.
     """
 
     op: str
     inputs: Mapping[str, Any]
     shape: tuple[int, ...]
-    deadline: float | None = None
     cost: float = 0.0
-    resident_bytes: int = 0
-    peak_bytes: int = 0
     label: str = ""
+
+    @property
+    def work(self) -> Work:
+        """What the cost model hears of."""
+        return Work(self.op, self.shape, self.cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +121,24 @@ class Result:
 Op = Callable[[Plan], Result]
 """Runs one plan on the device thread."""
 
+BatchOp = Callable[[Sequence[Plan]], Sequence[Result]]
+"""Runs several plans of one loop, op and shape at once; results in their order."""
+
 
 class Loop(Protocol, Generic[StateT]):
     """Stateless code of one family. `ops` names the work that its plans ask for."""
 
     @property
     def ops(self) -> Mapping[str, Op]: ...
+
+    @property
+    def batch_ops(self) -> Mapping[str, BatchOp]:
+        """Ops that can also run several sessions' plans at once, to a stated tolerance."""
+        ...
+
+    def price(self, request: Any) -> Price:
+        """What the request will take. Allocates nothing; raises what `init` raises for a bad request."""
+        ...
 
     def init(self, request: Any) -> StateT: ...
 

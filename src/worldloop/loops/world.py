@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 from worldloop.core.types import NO_ACTION, Controls, LiveControls
-from worldloop.engine.contract import Done, Emit, Idle, Op, Plan, Result
+from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Op, Plan, Price, Result, Work
 from worldloop.loops.drift import Averages, with_score
 from worldloop.loops.model import WorldModel
 from worldloop.models.autoencoder import GROUP
-from worldloop.models.memory import Memory
+from worldloop.models.memory import Memory, memory_bytes
 from worldloop.models.noise import check_seed, normal
 from worldloop.models.sampling import add_noise, plan_timesteps, predict_x0, project_to_sphere
 from worldloop.models.summaryformer import Film
@@ -154,6 +154,32 @@ class WorldLoop:
     def ops(self) -> Mapping[str, Op]:
         return self._ops
 
+    @property
+    def batch_ops(self) -> Mapping[str, BatchOp]:
+        return {}
+
+    def price(self, request: WorldRequest) -> Price:
+        """Bytes of a session that has played for longer than its window, and the work of one of its latent frames."""
+        config, model = self.model.config, self.model.config.model
+        passes = len(self._timesteps(request)) + (config.cache_mode == "recache")
+        keys = model.memory.capacity
+        one_pass = float(model.pass_operations(keys))
+        work = [Work("denoise", (model.record,), one_pass)] * len(self._timesteps(request))
+        work += [Work("decode", (model.record,))]
+        work += [Work("write_memory", (model.record,), one_pass)] * (passes - len(work) + 1)
+        latent = request.latent.numel()
+        return Price(
+            resident_bytes=memory_bytes(model.memory, self.model.tables, self.model.dtype)
+            + latent * 4 * (model.summary_window_frames + 1)
+            + latent * self.model.autoencoder.dtype.itemsize,
+            peak_bytes=model.record * (8 * model.dim + 3 * model.ffn_dim) * self.model.dtype.itemsize,
+            chunk=tuple(work),
+        )
+
+    def _timesteps(self, request: WorldRequest) -> tuple[int, ...]:
+        config = self.model.config
+        return plan_timesteps(config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode)
+
     def init(self, request: WorldRequest) -> WorldState:
         """Validate and allocate.
 
@@ -176,9 +202,7 @@ class WorldLoop:
             raise ValueError(
                 f"rope_table_len={table} must be at least {least}, or a rebuilt memory would fill it"
             )
-        steps = plan_timesteps(
-            config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode
-        )
+        steps = self._timesteps(request)
         return WorldState(
             request=request,
             timesteps=steps,
@@ -254,9 +278,8 @@ class WorldLoop:
                 "state": state,
                 "input": state.pending[0] if state.step == 0 and state.pending else state.current,
             },
-            shape=(config.record, state.memory.end),
+            shape=(config.record,),
             cost=cost,
-            resident_bytes=state.memory.bytes,
             label=label,
         )
 

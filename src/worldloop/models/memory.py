@@ -163,6 +163,11 @@ class Rows(Protocol):
     def read(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]: ...
 
 
+def memory_bytes(config: MemoryConfig, tables: RopeTables, dtype: torch.dtype) -> int:
+    """Bytes of a `Memory` of this geometry, without making one."""
+    return sum(tensor.nbytes for tensor in Buffers.allocate(config, tables, dtype, "meta").tensors)
+
+
 class Memory:
     """K/V buffer of one session, and the ids of what is in it.
 
