@@ -1,10 +1,12 @@
 """worldloop: the open-source server for generative worlds.
 
-The package imports in milliseconds; torch loads on first use of a world.
+The package imports in milliseconds; torch loads on first use of a world. Importing it also makes
+"worldloop/Dream-v0" known to Gymnasium, if that is used.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from worldloop.core.errors import (
@@ -20,14 +22,18 @@ from worldloop.core.errors import (
     WorldloopError,
 )
 
+from worldloop.registration import register
+
 if TYPE_CHECKING:
     from worldloop.api import Session, World, load_world
+    from worldloop.facade import CtrlInput, WorldEngine
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BusyError",
     "CheckpointError",
+    "CtrlInput",
     "EngineError",
     "InvalidInputError",
     "NotReadyError",
@@ -37,16 +43,23 @@ __all__ = [
     "SettingsError",
     "TicketError",
     "World",
+    "WorldEngine",
     "WorldloopError",
     "load_world",
 ]
 
-_LAZY = ("Session", "World", "load_world")
+_LAZY = {
+    "CtrlInput": "facade",
+    "Session": "api",
+    "World": "api",
+    "WorldEngine": "facade",
+    "load_world": "api",
+}
+
+register()
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
-        from worldloop import api
-
-        return getattr(api, name)
+        return getattr(import_module(f"worldloop.{_LAZY[name]}"), name)
     raise AttributeError(f"module 'worldloop' has no attribute {name!r}")

@@ -9,7 +9,7 @@ Owns convenience only; `host` does the work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,10 @@ from worldloop.codec.still import cover_crop, read_picture
 from worldloop.core.errors import InvalidInputError
 from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Frames
-from worldloop.host import LiveGame, WorldHost
+from worldloop.host import WorldHost
+from worldloop.loops.live import LiveGame
+from worldloop.loops.snapshot import Snapshot
+from worldloop.loops.tape import Tape
 from worldloop.session.host import GameOptions
 
 PictureLike = str | Path | bytes | NDArray[np.uint8]
@@ -36,11 +39,12 @@ class Session:
         frames_made: latent frames since the start picture.
     """
 
-    def __init__(self, game: LiveGame, fps: float | None) -> None:
+    def __init__(self, host: WorldHost, game: LiveGame, fps: float | None, *, made: int = 0) -> None:
+        self._host = host
         self._game = game
         self._fps = fps
-        self.first: Frames = game.submit(Controls(fps=fps)).result().frames
-        self.frames_made = 0
+        self.first: Frames = game.start_picture() if made else game.submit(Controls(fps=fps)).result().frames
+        self.frames_made = max(0, made - 1)
 
     def step(self, keys: Iterable[str] = ()) -> Frames:
         """Hold `keys` (of w a s d left right space shift) for one latent frame.
@@ -52,12 +56,67 @@ class Session:
             InvalidInputError: an unknown key.
             SessionEndedError: the session is over.
         """
+        return self.submit(keys)()
+
+    def submit(self, keys: Iterable[str] = ()) -> Callable[[], Frames]:
+        """`step` in two halves, so that several sessions can be at work: ask here, call the answer to wait.
+
+        Raises:
+            InvalidInputError: an unknown key.
+        """
         held = frozenset(keys)
         if unknown := held - set(KEYS):
             raise InvalidInputError(f"unknown keys {sorted(unknown)}; have {list(KEYS)}")
-        emit = self._game.submit(Controls(pressed=held, fps=self._fps)).result()
-        self.frames_made += 1
+        asked = self._game.submit(Controls(pressed=held, fps=self._fps))
+
+        def wait() -> Frames:
+            frames = asked.result().frames
+            self.frames_made += 1
+            return frames
+
+        return wait
+
+    def snapshot(self) -> Snapshot:
+        """This moment: keep it for `restore`, or `save` it to a file that opens on another machine.
+
+        Raises:
+            SessionEndedError: the session is over; and so do the others below.
+        """
+        return self._game.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go on from another moment. What was played until now is forgotten.
+
+        Raises:
+            BusyError: a frame is in the making.
+            SnapshotError: it is another world's.
+        """
+        self._game.restore(snapshot)
+        self.frames_made = max(0, snapshot.made - 1)
+
+    def fork(self) -> Session:
+        """A second session that goes on from here, independent of this one."""
+        return Session(self._host, self._host.fork(self._game), self._fps, made=self.frames_made + 1)
+
+    def rewind(self, seconds: float) -> Frames:
+        """Go back by `seconds` at the model's rate, at most to the start picture; the next step goes on from there.
+
+        Returns:
+            The pictures of the latent frame that is the newest now, as when they were made.
+
+        Raises:
+            BusyError: a frame is in the making.
+            InvalidInputError: it is not above 0, or farther back than `rewind_s` and `rewind_bytes` allow.
+        """
+        if not 0 < seconds < float("inf"):
+            raise InvalidInputError(f"seconds={seconds!r} must be a number above 0")
+        emit = self._game.rewind(self._game.frames_of(seconds)).result()
+        self.frames_made = emit.index
         return emit.frames
+
+    def tape(self) -> Tape:
+        """What was played up to now: `save` it, or make it again with `World.replay`."""
+        return self._game.tape()
 
     def close(self) -> None:
         """End the session and free its memory."""
@@ -115,7 +174,36 @@ class World:
         height, width = self._host.frame_size
         pixels = cover_crop(self._read(picture), height=height, width=width)
         options = GameOptions(nfe=nfe, nfe_mode=nfe_mode, sphere=sphere, reprefill_every=reprefill_every)
-        return Session(self._host.start(self._host.encode(pixels), options=options, seed=seed), fps)
+        game = self._host.start(self._host.encode(pixels), options=options, seed=seed)
+        return Session(self._host, game, fps)
+
+    def restore(self, source: Snapshot | bytes | str | Path, *, fps: float | None = 12.0) -> Session:
+        """A session that goes on from a snapshot, a snapshot's file or its bytes. Its choices are the snapshot's.
+
+        Raises:
+            SnapshotError: it is damaged or another world's; says which.
+        """
+        snapshot = source if isinstance(source, Snapshot) else Snapshot.unpack(_bytes(source))
+        return Session(self._host, self._host.restore(snapshot), fps, made=snapshot.made)
+
+    def replay(self, source: Tape | bytes | str | Path, *, nfe: int | None = None) -> Iterator[Frames]:
+        """Make the pictures of a tape again, one latent frame after the other.
+
+        Args:
+            source: a tape, its file, or the file's bytes.
+            nfe: another number of denoising calls, for other pictures with the same inputs.
+
+        Raises:
+            SnapshotError: it is damaged or another world's; says which.
+            InvalidInputError: `nfe` does not fit the model.
+        """
+        tape = source if isinstance(source, Tape) else Tape.unpack(_bytes(source))
+        game = self._host.restore((tape if nfe is None else tape.with_nfe(nfe)).start)
+        try:
+            for controls in tape.controls:
+                yield game.submit(controls).result().frames
+        finally:
+            game.close()
 
     def pictures(self) -> list[str]:
         """Names of the start pictures that ship with this world."""
@@ -164,6 +252,15 @@ def load_world(name_or_path: str | Path = "meadow", **choices: Any) -> World:
     """
     name = str(name_or_path)
     return World(WorldHost.open(name, **choices), Path(name).name)
+
+
+def _bytes(source: bytes | str | Path) -> bytes:
+    if isinstance(source, bytes):
+        return source
+    try:
+        return Path(source).read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{Path(source).name} cannot be read: {error.strerror or error}") from error
 
 
 def _pictures(name: str) -> Path:

@@ -11,7 +11,6 @@ import math
 import secrets
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,26 +22,28 @@ from numpy.typing import NDArray
 from worldloop.core.errors import BusyError, InvalidInputError, NotReadyError
 from worldloop.core.settings import Settings
 from worldloop.core.telemetry import log_event
-from worldloop.core.types import Controls, LiveControls
-from worldloop.engine.contract import Emit
+from worldloop.engine.admission import Admission
 from worldloop.engine.engine import Engine
-from worldloop.engine.handle import Handle
 from worldloop.loops import focus
+from worldloop.loops.failures import classify
+from worldloop.loops.history import History, Rewind
+from worldloop.loops.live import LiveGame
 from worldloop.loops.model import WorldModel
 from worldloop.loops.profile import Profile
 from worldloop.loops.served import Loading, Served
+from worldloop.loops.snapshot import Snapshot
 from worldloop.loops.world import (
     MAX_REPREFILL,
     SPHERE_MODES,
     Tally,
     WorldLoop,
     WorldRequest,
-    WorldState,
     check_reprefill,
     check_sphere,
     state_bytes,
 )
 from worldloop.models import device as devices
+from worldloop.models.autoencoder import GROUP
 from worldloop.models.compiled import Compile, DecoderMode, NetworkMode
 from worldloop.models.memory import Recency
 from worldloop.models.precision import Precision
@@ -50,47 +51,28 @@ from worldloop.models.registry import SERVE_RECENCY, Registry, Rules, find_world
 from worldloop.models.sampling import MAX_NFE, plan_timesteps
 from worldloop.session.host import GameOptions, HostReport, StartFrame
 
+LARGEST_BATCH = 32
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Defaults:
-    """What games get whose player says nothing; each is explained in `core.settings`."""
+    """What games get whose player says nothing, and how they share the device; see `core.settings`.
+
+    Attributes:
+        rate: latent frames a second that a game must make.
+        memory_bytes: None is all of the device's.
+    """
 
     reprefill_every: int
     drift_limit: float
     on_table_end: str
-
-
-class LiveGame:
-    """One running world on the engine; implements `session.host.Game`."""
-
-    def __init__(self, handle: Handle[WorldState]) -> None:
-        self._handle = handle
-        self._live: LiveControls | None = None
-
-    @property
-    def state(self) -> WorldState | None:
-        """The session's state, None once it has ended; read it on the device thread (`Engine.call`)."""
-        return self._handle.state
-
-    @property
-    def waiting(self) -> int:
-        """Inputs that have no pictures yet."""
-        return self._handle.waiting
-
-    def submit(self, controls: Controls) -> Future[Emit]:
-        """Ask for the next latent frame; the first call gives the start picture."""
-        self._live = LiveControls(controls)
-        return self._handle.submit(self._live)
-
-    def update(self, controls: Controls) -> bool:
-        """Newer controls for the submitted frame; False when its first pass has begun."""
-        return self._live is not None and self._live.replace(controls)
-
-    def close(self) -> None:
-        """End the game before its next pass."""
-        self._handle.close()
+    rate: float
+    batching: str
+    load_limit: float
+    memory_bytes: int | None
+    rewind: Rewind
 
 
 class WorldHost:
@@ -113,9 +95,18 @@ class WorldHost:
         """Held while the model changes, and while a game is prepared for the one that is served."""
         self._games: tuple[LiveGame, ...] = ()
         self._tally = Tally()
-        self.engine = Engine()
+        place = loading.device
+        limit = defaults.memory_bytes if defaults.memory_bytes is not None else devices.total_memory(place)
+        self.engine = Engine(
+            largest_batch=LARGEST_BATCH if defaults.batching == "fast" else 1,
+            admission=Admission(memory_bytes=limit, load_limit=defaults.load_limit or None),
+            classify=classify,
+            relieve=lambda: devices.free_cache(place),
+        )
         try:
             self._served = self.engine.call(lambda: Served(registry, loading, self._default_id))
+            self._loop = WorldLoop(self.model, self._tally)
+            self.engine.admission.base_bytes = self._served.weights_bytes
             self._drop_what_does_not_fit()
         except BaseException:
             self.engine.close()
@@ -139,12 +130,18 @@ class WorldHost:
         reprefill_every: int = 0,
         drift_limit: float = 0.0,
         on_table_end: str = "reprefill",
+        rate: float = 0.0,
+        batching: str = "exact",
+        load_limit: float = 0.0,
+        memory_limit_mib: int = 0,
         compile: NetworkMode = "off",
         compile_decoder: DecoderMode = "off",
         compile_dynamic: bool = False,
         recompile_limit: int = 64,
         warmup: bool = True,
         warmup_frames: int = 8,
+        rewind_s: float = 10.0,
+        rewind_bytes: int = 256 * 2**20,
         profile_frames: int = 0,
         profile_dir: str = ".",
     ) -> WorldHost:
@@ -154,7 +151,8 @@ class WorldHost:
             world: such as `meadow`, a folder of checkpoints, or one checkpoint.
             model_id: what is served first: an id, `latest`, or None for the named file or the first in order.
             window, serve_recency: see `models.registry.Rules`.
-            device: as the setting of this name, and so are all that follow.
+            rate: latent frames a second that a game must make; 0 lets it take its time.
+            device: as the setting of this name, and so are all others.
 
         Raises:
             InvalidInputError: no such world, or this device cannot do what is asked.
@@ -187,7 +185,14 @@ class WorldHost:
             serve_recency=serve_recency,
         )
         defaults = Defaults(
-            reprefill_every=reprefill_every, drift_limit=drift_limit, on_table_end=on_table_end
+            reprefill_every=reprefill_every,
+            drift_limit=drift_limit,
+            on_table_end=on_table_end,
+            rate=rate,
+            batching=batching,
+            load_limit=load_limit,
+            memory_bytes=memory_limit_mib * 2**20 or None,
+            rewind=Rewind(seconds=rewind_s, bytes=rewind_bytes),
         )
         devices.set_threads(threads)
         return cls(scan(folder, rules), loading, defaults, model_id=model_id)
@@ -198,13 +203,15 @@ class WorldHost:
         same = (
             "device", "dtype", "decoder_dtype", "fp8_linears", "threads", "rope_table_len", "recency_enabled",
             "reprefill_every", "drift_limit", "on_table_end", "compile", "compile_decoder", "compile_dynamic",
-            "recompile_limit", "warmup", "warmup_frames", "profile_frames", "profile_dir",
+            "recompile_limit", "warmup", "warmup_frames", "profile_frames", "profile_dir", "batching", "load_limit",
+            "memory_limit_mib", "rewind_s", "rewind_bytes",
         )  # fmt: skip
         return cls.open(
             settings.world,
             model_id=settings.default_model_id,
             window=settings.serve_window_frames,
             serve_recency=Recency(**settings.serve_recency.model_dump()),
+            rate=settings.stream_fps / GROUP,
             **{name: getattr(settings, name) for name in same},
         )
 
@@ -278,6 +285,8 @@ class WorldHost:
             switches=self._served.switches,
             reprefills=self._tally.prefills,
             drift_reprefills=self._tally.drift_prefills,
+            load=self.engine.admission.load,
+            lost=self.engine.lost,
         )
 
     def switch(self, model_id: str) -> None:
@@ -356,12 +365,33 @@ class WorldHost:
                     on_table_end=self._defaults.on_table_end,
                     focus=focus.region(self.model, options.focus),
                 )
-                loop = WorldLoop(self.model, self._tally)
-                game = LiveGame(self.engine.open(loop, request, on_close=lambda: _closed(on_close)))
             except ValueError as error:
                 raise InvalidInputError(str(error)) from error
-            self._games = (*(g for g in self._games if g.state is not None), game)
-            return game
+            return self._open(request, on_close)
+
+    def restore(
+        self,
+        snapshot: Snapshot,
+        *,
+        past: History | None = None,
+        on_close: Callable[[], None] | None = None,
+    ) -> LiveGame:
+        """Begin a game in the middle; its choices are the snapshot's. `past` is that of the game that is forked.
+
+        Raises:
+            NotReadyError: no model is served.
+            SnapshotError: it is another world's.
+        """
+        with self._lock:
+            if self._served.active is None:
+                raise NotReadyError("no model is loaded: switch to one first")
+            snapshot.check(self._current_loop, self._served.origin)
+            return self._open(snapshot.request, on_close, start=snapshot, past=past)
+
+    def fork(self, game: LiveGame) -> LiveGame:
+        """Another game that goes on from where this one is. SessionEndedError when it is over."""
+        snapshot, past = game.past()
+        return self.restore(snapshot, past=past)
 
     def close(self) -> None:
         """End every game and the device thread."""
@@ -376,6 +406,35 @@ class WorldHost:
             raise BusyError("a game is live; its model cannot change")
         self._served.switch(wanted)
         self._drop_what_does_not_fit()
+
+    @property
+    def _current_loop(self) -> WorldLoop:
+        if self._loop.model is not self.model:
+            self._loop = WorldLoop(self.model, self._tally)
+        return self._loop
+
+    def _open(
+        self,
+        request: WorldRequest,
+        on_close: Callable[[], None] | None,
+        *,
+        start: Snapshot | None = None,
+        past: History | None = None,
+    ) -> LiveGame:
+        loop, defaults = self._current_loop, self._defaults
+        try:
+            handle = self.engine.open(loop, request, rate=defaults.rate, on_close=lambda: _closed(on_close))
+        except ValueError as error:
+            raise InvalidInputError(str(error)) from error
+        try:
+            game = LiveGame(
+                self.engine, handle, loop, self._served.origin, defaults.rewind, start=start, past=past
+            )
+        except BaseException:
+            handle.close()
+            raise
+        self._games = (*(g for g in self._games if g.state is not None), game)
+        return game
 
     # -- choices ----------------------------------------------------------------------------------------------------
     def _drop_what_does_not_fit(self) -> None:

@@ -59,6 +59,8 @@ class CountingLoop:
         )
 
     def offer(self, state: Count, value: Any) -> int:
+        if isinstance(value, Exception):
+            raise value
         state.offered += 1
         state.inputs.append(state.offered)
         return state.offered

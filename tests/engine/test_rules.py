@@ -161,6 +161,26 @@ def test_a_queue_has_an_end() -> None:
     assert run(engine) == 1
 
 
+def test_a_bad_input_is_told_to_whoever_offered_it_and_to_nobody_else() -> None:
+    engine = Engine(threaded=False)
+    handle = engine.open(CountingLoop(), {"name": "game"})
+    bad, good = handle.submit(ValueError("planted")), handle.submit(None)
+    run(engine)
+
+    with pytest.raises(ValueError, match="planted"):
+        bad.result(0)
+    assert good.result(0).index == 0
+
+
+def test_a_chunk_that_an_input_shaped_goes_to_both_who_wait_for_it() -> None:
+    engine = Engine(threaded=False)
+    handle = engine.open(CountingLoop(), {"name": "job"}, keep_chunks=True)
+    asked, taken = handle.submit(None), handle.take()
+    run(engine)
+
+    assert asked.result(0) == taken.result(0)
+
+
 def test_alike_sessions_share_a_batch_and_get_their_own_chunks() -> None:
     loop, engine = CountingLoop(batched=True), Engine(threaded=False, largest_batch=3)
     handles = [

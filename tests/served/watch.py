@@ -67,13 +67,13 @@ class WatchedGame:
         self._game, self._watch = game, watch
         self.controls: list[Controls] = []
 
-    def submit(self, controls: Controls) -> Future[Emit]:
+    def submit(self, controls: Controls, *, due: float = 0.0) -> Future[Emit]:
         self.controls.append(controls)
         if len(self.controls) - 1 == self._watch.fail_at:
             failed: Future[Emit] = Future()
             failed.set_exception(self._watch.error)
             return failed
-        return self._game.submit(controls)
+        return self._game.submit(controls, due=due)
 
     def update(self, controls: Controls) -> bool | None:
         replaced = self._game.update(controls)

@@ -44,7 +44,7 @@ class ScriptedGame:
         self.controls: list[Controls] = []
         self.closed = False
 
-    def submit(self, controls: Controls) -> Future[Emit]:
+    def submit(self, controls: Controls, *, due: float = 0.0) -> Future[Emit]:
         self.controls.append(controls)
         return self.host.worker.submit(self._make, len(self.controls) - 1)
 

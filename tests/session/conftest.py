@@ -38,7 +38,7 @@ class InlineGame:
         self.closed = 0
         self.waiting: Future[Emit] | None = None
 
-    def submit(self, controls: Controls) -> Future[Emit]:
+    def submit(self, controls: Controls, *, due: float = 0.0) -> Future[Emit]:
         self.controls.append(controls)
         self.waiting = Future()
         future = self.waiting
@@ -75,9 +75,9 @@ class TimedGame(InlineGame):
         self.begun: list[float] = []
         self.tasks: set[asyncio.Task[None]] = set()
 
-    def submit(self, controls: Controls) -> Future[Emit]:
+    def submit(self, controls: Controls, *, due: float = 0.0) -> Future[Emit]:
         self.begun.append(self.clock.monotonic())
-        future = super().submit(controls)
+        future = super().submit(controls, due=due)
         self.tasks.add(asyncio.ensure_future(self._answer_later()))
         return future
 

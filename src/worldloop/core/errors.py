@@ -4,6 +4,7 @@
     ├── InvalidInputError           what the caller sent is wrong            400, close 1008, exit 2
     │   ├── PictureError            a picture cannot be read or is too large 400
     │   ├── TooLargeError           a body or file is over its limit         413
+    │   ├── SnapshotError           a snapshot or tape does not fit          400
     │   └── SettingsError           a setting is unknown or out of range     exit 2
     ├── CheckpointError             a weights file is refused, by name       exit 2
     ├── BusyError                   no slot is free                          423, close 1013
@@ -46,6 +47,10 @@ class TooLargeError(InvalidInputError):
     """A request body or file is over its limit; the message says the limit."""
 
     http_status = 413
+
+
+class SnapshotError(InvalidInputError):
+    """A snapshot or tape is damaged, or of another world than the one that is served."""
 
 
 class SettingsError(InvalidInputError):

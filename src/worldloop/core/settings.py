@@ -133,6 +133,19 @@ class Settings(BaseSettings):
         description="Rebuild the memory when the dream's latents are this many times as far from the trained "
         "statistics as a healthy dream's; 0 is off.",
     )
+    rewind_s: float = Field(
+        10.0,
+        ge=0,
+        le=600,
+        allow_inf_nan=False,
+        description="Seconds at the model's rate that a game can go back; 0 is off.",
+    )
+    rewind_bytes: int = Field(
+        256 * 2**20,
+        ge=0,
+        description="Main memory for one game's snapshots, from which it can go back: the more fit, the closer they "
+        "are. 0 is off, and so is too little for two.",
+    )
     recency_enabled: bool = Field(
         True,
         description="Whether summaries may be biased by age: by the checkpoint's own bias or by `serve_recency`.",
@@ -154,6 +167,24 @@ class Settings(BaseSettings):
     )
     compile_dynamic: bool = Field(False, description="Compile for changing shapes; ours never change.")
     recompile_limit: int = Field(64, ge=8, le=4096, description="Graphs that a compiled function may hold.")
+    batching: Literal["exact", "fast"] = Field(
+        "exact",
+        description="`fast` runs the passes of several players as one: their pictures then equal those of a player "
+        "alone up to rounding, not to the byte.",
+    )
+    load_limit: float = Field(
+        1.0,
+        ge=0,
+        le=1000,
+        allow_inf_nan=False,
+        description="Share of the device's time that games may need, as measured; one that does not fit beside the "
+        "others is refused. 0 is no limit.",
+    )
+    memory_limit_mib: int = Field(
+        0,
+        ge=0,
+        description="Memory for weights and games, in MiB; 0 is all that a CUDA device has, and no limit on a CPU.",
+    )
     warmup: bool = Field(
         True, description="Play a game before the port opens, so that no player pays for compilation."
     )

@@ -125,7 +125,7 @@ class Engine:
             loop: sessions of one loop object may share a batch.
             request: what the loop's `init` takes.
             rate: chunks a second that it must make to keep up; 0 for work that may wait.
-            keep_chunks: for sessions without inputs: their chunks wait for `Handle.take`.
+            keep_chunks: every chunk waits for `Handle.take`.
             on_close: called once, on the device thread, when the session is over.
 
         Raises:
@@ -258,7 +258,7 @@ class Engine:
             if self._classify(error) is Failure.SESSION:
                 raise
             failure = self._meaning(error)
-            self._answer(failure)
+            self._answer(failure, ())
             raise failure from error
 
     def _run(self, batch: Sequence[tuple[Handle[Any], Plan]]) -> None:
@@ -291,19 +291,16 @@ class Engine:
         handle.device_s[plan.op] = handle.device_s.get(plan.op, 0.0) + seconds
         try:
             handle.state = handle.loop.advance(handle.state, result)
+            for emit in result.emits:
+                handle.deliver(emit)
         except Exception as error:  # noqa: BLE001
             self._fail([handle], error, plan.label)
-            return
-        for emit in result.emits:
-            handle.deliver(emit)
 
     def _fail(self, handles: Sequence[Handle[Any]], error: Exception, label: str) -> None:
         logger.error("%s failed", label, exc_info=error)
         failure = self._meaning(error)
         failure.__cause__ = error
-        for handle in handles:
-            self.end(handle, failure)
-        self._answer(failure)
+        self._answer(failure, handles)
 
     def _meaning(self, error: Exception) -> EngineError:
         """The error that a session's owner gets."""
@@ -314,14 +311,15 @@ class Engine:
             return DeviceLostError(f"the device is out of service: {text}")
         return EngineError(text)
 
-    def _answer(self, failure: EngineError) -> None:
-        """Do what a failure means for the device, after its own session's state is gone."""
+    def _answer(self, failure: EngineError, handles: Sequence[Handle[Any]]) -> None:
+        """End the sessions that a failure is about, and do what it means for the device."""
+        if isinstance(failure, DeviceLostError):
+            self.lost = str(failure)
+            handles = list(self._sessions.values())
+        for handle in handles:
+            self.end(handle, failure)
         if isinstance(failure, DeviceMemoryError):
             self._relieve()
-        elif isinstance(failure, DeviceLostError):
-            self.lost = str(failure)
-            for handle in list(self._sessions.values()):
-                self.end(handle, failure)
 
     def _work(self) -> None:
         while not self._closed:

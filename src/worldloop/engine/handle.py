@@ -13,19 +13,24 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic
+from typing import Any, Generic, Protocol
 
 from worldloop.core.errors import BusyError, SessionEndedError
 from worldloop.engine.contract import Emit, Loop, StateT
-
-if TYPE_CHECKING:
-    from worldloop.engine.engine import Engine
 
 MAX_INPUTS = 64
 """Inputs of one session that may wait."""
 
 MAX_CHUNKS = 2
 """Chunks that may wait to be taken; a session whose chunks nobody takes stands still."""
+
+
+class Owner(Protocol):
+    """What a handle needs of its engine."""
+
+    def command(self, command: Callable[[], None]) -> None: ...
+
+    def end(self, handle: Handle[Any], error: Exception | None) -> None: ...
 
 
 class Handle(Generic[StateT]):
@@ -35,17 +40,18 @@ class Handle(Generic[StateT]):
         engine: whose it is.
         session: its number.
         state: its own.
-        keep_chunks: whether chunks without an input wait for `take`; without it they are dropped.
+        keep_chunks: whether every chunk waits for `take`; without it, only inputs' futures get theirs.
 
     Attributes:
         state: None once it has ended, so that a kept handle keeps no memory.
         ended: why it ended, or None.
         done: what `finalize` gave when the loop was done, or the reason why it was not.
         due: when the next chunk is due, by the engine's timer; infinity when it may wait.
+        on_emit: told every chunk on the device thread, after whom it belongs to.
     """
 
     def __init__(
-        self, engine: Engine, session: int, loop: Loop[StateT], state: StateT, *, keep_chunks: bool = False
+        self, engine: Owner, session: int, loop: Loop[StateT], state: StateT, *, keep_chunks: bool = False
     ) -> None:
         self._engine = engine
         self.session = session
@@ -56,6 +62,7 @@ class Handle(Generic[StateT]):
         self.ended: str | None = None
         self.done: Future[Any] = Future()
         self.on_close: Callable[[], None] | None = None
+        self.on_emit: Callable[[Emit], None] | None = None
         self.due = math.inf
         self._waiting: dict[int, tuple[Future[Emit], float]] = {}
         self._keep_chunks = keep_chunks
@@ -88,7 +95,7 @@ class Handle(Generic[StateT]):
         return future
 
     def take(self) -> Future[Emit | None]:
-        """The next chunk of a session without inputs; None when there are no more. It goes on when chunks are taken."""
+        """The next chunk of a session that keeps them, None after the last. It goes on when chunks are taken."""
         future: Future[Emit | None] = Future()
         future.set_running_or_notify_cancel()
         try:
@@ -110,14 +117,16 @@ class Handle(Generic[StateT]):
             waiter = self._waiting.pop(input_id, None)
             if waiter is not None:
                 waiter[0].set_result(whole)
-                self.device_s = {}
-        if not emit.input_ids and self._keep_chunks:
+        if self._keep_chunks or emit.input_ids:
             self.device_s = {}
+        if self._keep_chunks:
             if self._takers:
                 self._takers.popleft().set_result(whole)
             else:
                 self._chunks.append(whole)
         self._update_due()
+        if self.on_emit is not None:
+            self.on_emit(whole)
 
     def settle(self, error: Exception | None, value: Any = None) -> None:
         """The session is over: `value` when the loop was done, else `error`."""
@@ -139,7 +148,10 @@ class Handle(Generic[StateT]):
         elif len(self._waiting) >= MAX_INPUTS:
             future.set_exception(BusyError(f"{MAX_INPUTS} inputs wait already: take their chunks first"))
         else:
-            self._waiting[self.loop.offer(self.state, value)] = future, due
+            try:
+                self._waiting[self.loop.offer(self.state, value)] = future, due
+            except Exception as error:  # noqa: BLE001 -- told to whoever offered it; the session goes on
+                future.set_exception(error)
             self._update_due()
 
     def _take(self, future: Future[Emit | None]) -> None:

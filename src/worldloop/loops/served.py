@@ -17,11 +17,13 @@ from worldloop.core.errors import InvalidInputError
 from worldloop.core.telemetry import log_event
 from worldloop.loops.model import WorldModel
 from worldloop.loops.profile import Profile, profile_steady
+from worldloop.loops.snapshot import Origin
 from worldloop.loops.switch import WeightsLostError, fits, switch
 from worldloop.loops.warmup import warm_up
 from worldloop.models.compiled import Compile
 from worldloop.models.precision import Precision
 from worldloop.models.registry import Entry, Registry
+from worldloop.models.weights import file_hash
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Served:
     Attributes:
         model: the loaded model.
         entry: its file.
+        origin: the hashes of what is loaded, and what else shapes its bytes.
         active: its id; None while a switch is under way, and after one that could not be undone.
         switches: how many went through.
         weights_bytes: of the network and the autoencoder.
@@ -62,7 +65,7 @@ class Served:
         self.switches = 0
         _log_checkpoints(registry)
         entry = registry.entries[model_id]
-        self._take(self._build(entry), entry)
+        self._take(self._build(entry), entry, file_hash(entry.path))
         self.profile = self._profile() if loading.profile_frames else None
 
     def switch(self, model_id: str) -> None:
@@ -77,6 +80,7 @@ class Served:
         self.active = None
         try:
             entry = self.registry.reread(model_id)
+            digest = file_hash(entry.path)
             in_place = fits(self.model, entry.config)
             if in_place:
                 switch(self.model, entry.path, entry.config)
@@ -88,7 +92,7 @@ class Served:
             raise
         self.registry.entries[model_id] = entry
         self.switches += 1
-        self._take(model, entry)
+        self._take(model, entry, digest)
         how = "in place" if in_place else "built anew"
         log_event(_log, "switch.done", model=model_id, how=how, seconds=time.perf_counter() - began)
 
@@ -109,10 +113,18 @@ class Served:
             warm_up(model, frames=how.warmup_frames)
         return model
 
-    def _take(self, model: WorldModel, entry: Entry) -> None:
+    def _take(self, model: WorldModel, entry: Entry, digest: str) -> None:
         parts = (model.network, model.autoencoder)
         self.weights_bytes = sum(t.nbytes for part in parts for t in (*part.parameters(), *part.buffers()))
         self.model, self.entry = model, entry
+        bias = entry.config.recency
+        self.origin = Origin(
+            model_id=entry.name.model_id,
+            checkpoint=digest,
+            autoencoder=file_hash(self.registry.autoencoder),
+            recency=None if bias is None else (bias.flat_until, bias.decay_end, bias.beta, bias.gamma),
+            table=entry.config.model.rope_table_len,
+        )
         self.active = entry.name.model_id
 
     def _profile(self) -> Profile:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,9 @@ from worldloop.models.memory import Memory, memory_bytes
 from worldloop.models.noise import check_seed, normal
 from worldloop.models.sampling import add_noise, plan_timesteps, predict_x0, project_to_sphere
 from worldloop.models.summaryformer import Film
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 SPHERE_MODES = ("off", "decode", "all")
 MAX_REPREFILL = 4096
@@ -98,6 +102,7 @@ class WorldState:
         prefills, last_prefill: how often the memory was rebuilt, and in which frame last.
         drift, drift_score: averages since the memory was rebuilt and their score, or None when they are not watched.
         drift_prefills: how many of `prefills` were because of the score.
+        shown: what was held in the newest frame whose pictures are out.
     """
 
     request: WorldRequest
@@ -119,6 +124,7 @@ class WorldState:
     drift: Averages | None = None
     drift_score: float | None = None
     drift_prefills: int = 0
+    shown: Controls = Controls()  # noqa: RUF009 (frozen)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -130,6 +136,16 @@ class Tally:
 
     prefills: int = 0
     drift_prefills: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Noisy:
+    """What a denoising pass sees, the frame's conditioning, and the scales of signal and noise."""
+
+    x_t: Tensor
+    film: Film
+    alpha: float
+    sigma: float
 
 
 class WorldLoop:
@@ -144,11 +160,17 @@ class WorldLoop:
         self.model = model
         self.tally = tally or Tally()
         self._ops: dict[str, Op] = {
-            "denoise": _inference(self._denoise),
+            "denoise": _alone(self._denoise),
             "decode": _inference(self._decode),
-            "write_memory": _inference(self._write_memory),
+            "write_memory": _alone(self._write_memory),
             "reprefill": _inference(self._reprefill),
         }
+        # A compiled pass has one shape, that of a session alone.
+        self._batch_ops: dict[str, BatchOp] = (
+            {}
+            if model.compile.any
+            else {"denoise": _inference(self._denoise), "write_memory": _inference(self._write_memory)}
+        )
 
     @property
     def ops(self) -> Mapping[str, Op]:
@@ -156,17 +178,17 @@ class WorldLoop:
 
     @property
     def batch_ops(self) -> Mapping[str, BatchOp]:
-        return {}
+        return self._batch_ops
 
     def price(self, request: WorldRequest) -> Price:
         """Bytes of a session that has played for longer than its window, and the work of one of its latent frames."""
         config, model = self.model.config, self.model.config.model
-        passes = len(self._timesteps(request)) + (config.cache_mode == "recache")
+        passes = len(self.timesteps(request)) + (config.cache_mode == "recache")
         keys = model.memory.capacity
         one_pass = float(model.pass_operations(keys))
-        work = [Work("denoise", (model.record,), one_pass)] * len(self._timesteps(request))
-        work += [Work("decode", (model.record,))]
-        work += [Work("write_memory", (model.record,), one_pass)] * (passes - len(work) + 1)
+        work = [Work("denoise", (model.record, 1), one_pass)] * len(self.timesteps(request))
+        work += [Work("decode", (model.record, 1))]
+        work += [Work("write_memory", (model.record, 1), one_pass)] * (passes - len(work) + 1)
         latent = request.latent.numel()
         return Price(
             resident_bytes=memory_bytes(model.memory, self.model.tables, self.model.dtype)
@@ -176,12 +198,26 @@ class WorldLoop:
             chunk=tuple(work),
         )
 
-    def _timesteps(self, request: WorldRequest) -> tuple[int, ...]:
+    def timesteps(self, request: WorldRequest) -> tuple[int, ...]:
+        """Of a body frame's denoising passes."""
         config = self.model.config
         return plan_timesteps(config.timesteps, config.timestep_shift, nfe=request.nfe, mode=request.nfe_mode)
 
     def init(self, request: WorldRequest) -> WorldState:
-        """Validate and allocate.
+        """Validate and allocate; raises what `check` raises."""
+        model, config = self.model, self.model.config
+        self.check(request)
+        return WorldState(
+            request=request,
+            timesteps=self.timesteps(request),
+            memory=model.new_memory(),
+            past=deque(maxlen=config.model.summary_window_frames),
+            x=request.latent,
+            drift=self._no_drift(request),
+        )
+
+    def check(self, request: WorldRequest) -> None:
+        """Whether this world can be played so.
 
         Raises:
             ValueError: a field of the request is out of range; the message names it.
@@ -202,15 +238,7 @@ class WorldLoop:
             raise ValueError(
                 f"rope_table_len={table} must be at least {least}, or a rebuilt memory would fill it"
             )
-        steps = self._timesteps(request)
-        return WorldState(
-            request=request,
-            timesteps=steps,
-            memory=model.new_memory(),
-            past=deque(maxlen=config.model.summary_window_frames),
-            x=request.latent,
-            drift=self._no_drift(request),
-        )
+        self.timesteps(request)
 
     def offer(self, state: WorldState, value: Controls | LiveControls) -> int:
         """Queue the controls of one more frame."""
@@ -242,6 +270,8 @@ class WorldLoop:
         if made["op"] == "denoise":
             state.x, state.film = made["x0"], made["film"]
         elif made["op"] == "decode":
+            assert state.current is not None
+            state.shown = state.current.controls
             state.decoder, state.drift, state.drift_score = made["decoder"], made["drift"], made["score"]
         state.step += 1
         if state.step == self._units(state):
@@ -278,7 +308,7 @@ class WorldLoop:
                 "state": state,
                 "input": state.pending[0] if state.step == 0 and state.pending else state.current,
             },
-            shape=(config.record,),
+            shape=(config.record, int(state.frame > 0)),
             cost=cost,
             label=label,
         )
@@ -328,30 +358,41 @@ class WorldLoop:
         return state
 
     # -- ops: run on the device thread, change nothing but the frame's own memory slot ------------------------------
-    def _denoise(self, plan: Plan) -> Result:
+    def _denoise(self, plans: Sequence[Plan]) -> list[Result]:
+        model = self.model
+        noisy = [self._noisy(plan) for plan in plans]
+        states: list[WorldState] = [plan.inputs["state"] for plan in plans]
+        films = [each.film.at(state.step) for each, state in zip(noisy, states, strict=True)]
+        vs = model.run_passes([each.x_t for each in noisy], films, [state.memory for state in states])
+        results = []
+        for each, state, v in zip(noisy, states, vs, strict=True):
+            x0 = predict_x0(each.x_t, v, each.alpha, each.sigma)
+            if state.request.sphere == "all":
+                x0 = project_to_sphere(x0)
+            results.append(Result(outputs={"op": "denoise", "x0": x0, "film": each.film}))
+        return results
+
+    def _noisy(self, plan: Plan) -> Noisy:
         state: WorldState = plan.inputs["state"]
         model, step = self.model, state.step
-        film = state.film if step else self._film(state, plan.inputs["input"].controls)
+        film = state.film if step else self.film(state, plan.inputs["input"].controls)
         assert film is not None
         alpha, sigma = model.config.schedule.scales(state.timesteps[step])
         noise = normal((1, *model.latent_shape), seed=state.request.seed, frame=state.frame, step=step).to(
             model.device
         )
-        x_t = add_noise(state.x, noise, alpha, sigma) if step else noise
-        v = model.run_pass(x_t, film.at(step), state.memory)
-        x0 = predict_x0(x_t, v, alpha, sigma)
-        if state.request.sphere == "all":
-            x0 = project_to_sphere(x0)
-        return Result(outputs={"op": "denoise", "x0": x0, "film": film})
+        return Noisy(add_noise(state.x, noise, alpha, sigma) if step else noise, film, alpha, sigma)
 
-    def _write_memory(self, plan: Plan) -> Result:
-        state: WorldState = plan.inputs["state"]
-        controls: Controls = plan.inputs["input"].controls
-        film = self._clean_film(controls, start=True) if state.frame == 0 else state.film
-        assert film is not None
-        focus = state.request.focus if state.frame == 0 else None
-        self._write(state, state.x, film.at(-1), focus)
-        return Result(outputs={"op": "write_memory"})
+    def _write_memory(self, plans: Sequence[Plan]) -> list[Result]:
+        states: list[WorldState] = [plan.inputs["state"] for plan in plans]
+        if states[0].frame == 0:
+            for plan, state in zip(plans, states, strict=True):
+                film = self._clean_film(plan.inputs["input"].controls, start=True).at(-1)
+                self.model.run_pass(state.x, film, state.memory, focus=state.request.focus)
+        else:
+            films = [state.film.at(-1) for state in states if state.film is not None]
+            self.model.run_passes([state.x for state in states], films, [state.memory for state in states])
+        return [Result(outputs={"op": "write_memory"}) for _ in plans]
 
     def _decode(self, plan: Plan) -> Result:
         state: WorldState = plan.inputs["state"]
@@ -380,18 +421,14 @@ class WorldLoop:
         if state.refill is None:
             state.memory.reset()
             last = state.past[-1].controls
-            self._write(
-                state, state.request.latent, self._clean_film(last, start=True).at(0), state.request.focus
-            )
+            film = self._clean_film(last, start=True).at(0)
+            self.model.run_pass(state.request.latent, film, state.memory, focus=state.request.focus)
         else:
             past = state.refill[0]
-            self._write(state, past.x0, self._clean_film(past.controls).at(0), None)
+            self.model.run_pass(past.x0, self._clean_film(past.controls).at(0), state.memory)
         return Result(outputs={"op": "reprefill"})
 
-    def _write(self, state: WorldState, latent: Tensor, film: Film, focus: Tensor | None) -> None:
-        self.model.run_pass(latent, film, state.memory, focus=focus)
-
-    def _film(self, state: WorldState, controls: Controls) -> Film:
+    def film(self, state: WorldState, controls: Controls) -> Film:
         """Conditioning of all passes of a body frame, the clean one last."""
         times = torch.tensor([*state.timesteps, 0], dtype=torch.float32, device=self.model.device)
         return self._condition(times, controls)
@@ -429,12 +466,18 @@ def check_drift_limit(limit: float, cache_mode: str) -> None:
         raise ValueError(f"drift_limit needs cache_mode 'recache'; this checkpoint's is {cache_mode!r}")
 
 
-def _inference(op: Callable[[Plan], Result]) -> Op:
-    def run(plan: Plan) -> Result:
+def _inference(op: Callable[[A], B]) -> Callable[[A], B]:
+    def run(plan: A) -> B:
         with torch.inference_mode():
             return op(plan)
 
     return run
+
+
+def _alone(op: BatchOp) -> Op:
+    """The op of one session out of that of several."""
+    run = _inference(op)
+    return lambda plan: run([plan])[0]
 
 
 def state_bytes(state: WorldState) -> int:

@@ -96,6 +96,29 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
+def total_memory(device: torch.device) -> int | None:
+    """Bytes of a CUDA device; None for a CPU."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+
+
+def free_cache(device: torch.device) -> None:
+    """Give back what the allocator keeps for later."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    give_memory_back()
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether the device or the machine had too little memory."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "not enough memory" in str(error)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether nothing will run on the device any more: an error that CUDA reports at every later call."""
+    sticky = getattr(torch, "AcceleratorError", ())
+    return not out_of_memory(error) and (isinstance(error, sticky) or "CUDA error" in str(error))
+
+
 def give_memory_back() -> None:
     """Hand pages of main memory that hold nothing back to the system, where the C library can (glibc): under 1 ms.
 

@@ -15,6 +15,7 @@ what was computed and never accumulates rounding. Owned by a `loops.world` state
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -70,6 +71,14 @@ class MemoryConfig:
     def whole_capacity(self) -> int:
         """Rows if every frame of the window were kept whole: 26,208 for the published size at W = 24."""
         return self.raw_tokens * (self.window + 2)
+
+    def rows_read(self, frame: int) -> int:
+        """Rows that frame `frame` reads while it is in the making, its own record included."""
+        if frame == 0:
+            return self.record
+        raw = min(frame, self.raw_window + 1)
+        summaries = min(max(frame - 1 - self.raw_window, 0), self.window - self.raw_window)
+        return self.record * (1 + raw) + self.summary_tokens * summaries
 
     @property
     def max_relative_frames(self) -> int:
@@ -218,12 +227,7 @@ class Memory:
     @property
     def end(self) -> int:
         """Rows that the frame in the making reads."""
-        c = self.config
-        if self.frame == 0:
-            return c.record
-        raw = min(self.frame, c.raw_window + 1)
-        summaries = min(max(self.frame - 1 - c.raw_window, 0), c.window - c.raw_window)
-        return c.record * (1 + raw) + c.summary_tokens * summaries
+        return self.config.rows_read(self.frame)
 
     @property
     def oldest(self) -> int:
@@ -263,6 +267,26 @@ class Memory:
             self._summarise(leaving)
         if self.oldest - self.sink_id >= self.config.sink_gap_max:
             self._chase(self.oldest - 1)
+        self._refresh()
+
+    def contents(self) -> dict[str, Tensor]:
+        """What `restore` takes beside the counters: copies of the rows read and of the sink, by name.
+
+        The record in the making is zeros: whoever goes on writes it first.
+        """
+        keys, values = (t[..., : self.end, :].clone() for t in (self.keys, self.values))
+        start = 0 if self.frame == 0 else self._raw_start(self.frame)
+        for tensor in (keys, values):
+            tensor[..., start : start + self.config.record, :] = 0
+        return {"keys": keys, "values": values, "sink": self._sink}
+
+    def restore(self, contents: Mapping[str, Tensor], *, frame: int, sink_id: int, chases: int) -> None:
+        """Hold what another memory of this geometry held, in place. No contents stand for an empty memory."""
+        self.reset()
+        self.frame, self.sink_id, self.chases = frame, sink_id, chases
+        for name, tensor in contents.items():
+            target = self._sink if name == "sink" else getattr(self, name)[..., : self.end, :]
+            target.copy_(tensor)
         self._refresh()
 
     def rows(self) -> list[tuple[int, str]]:

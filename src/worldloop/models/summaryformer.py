@@ -24,7 +24,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from worldloop.core.types import NO_ACTION
 from worldloop.models.layers import HeadNorm, NumberEmbedding, SwiGLU, film
-from worldloop.models.memory import MemoryConfig, Rows
+from worldloop.models.memory import Memory, MemoryConfig, Rows
 from worldloop.models.rope import RopeConfig, RopeTables, rotate
 
 ISLANDS = (
@@ -191,12 +191,20 @@ class Block(nn.Module):
         self, x: Tensor, film_6D: Tensor, rope: tuple[Tensor, Tensor], memory: Rows, layer: int
     ) -> Tensor:
         """One record `[1, R, D]`: write its keys and values, read the memory, feed forward."""
-        shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = film_6D
-        attention = self.visual_self_attention
-        q, k, v = attention.project(film(x, shift_a, scale_a), *rope)
+        q, k, v = self.ask(x, film_6D, rope)
         memory.write(layer, k, v)
-        x = x + (1 + gate_a) * attention.merge(attend(q, *memory.read(layer)))
-        result: Tensor = x + (1 + gate_f) * self.visual_feed_forward(film(x, shift_f, scale_f))
+        return self.answer(x, film_6D, attend(q, *memory.read(layer)))
+
+    def ask(self, x: Tensor, film_6D: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of records `[B, R, D]`, each `[B, H, R, K]`."""
+        shift, scale, *_ = film_6D
+        return self.visual_self_attention.project(film(x, shift, scale), *rope)
+
+    def answer(self, x: Tensor, film_6D: Tensor, heads: Tensor) -> Tensor:
+        """Records `[B, R, D]` after what attention `[B, H, R, K]` found and the feed-forward."""
+        _, _, gate_a, shift, scale, gate_f = film_6D
+        x = x + (1 + gate_a) * self.visual_self_attention.merge(heads)
+        result: Tensor = x + (1 + gate_f) * self.visual_feed_forward(film(x, shift, scale))
         return result
 
 
@@ -367,6 +375,27 @@ class Summaryformer(nn.Module):
             x = block(x, film.blocks[layer], rope, memory, layer)
         v: Tensor = self.head(x[..., : self.config.raw_tokens, :], film.head)
         return v.float()
+
+    def pass_records(self, latents_BNC: Tensor, films: Sequence[Film], memories: Sequence[Memory]) -> Tensor:
+        """One pass of a body frame of B sessions at once, each with its own memory; v, float32 `[B, N, C]`.
+
+        Matrices are multiplied together, attention is each session's own: memories may be filled differently.
+        """
+        x = self.tokens(latents_BNC)
+        cos, sin = (torch.stack(part)[:, None] for part in zip(*(m.rope for m in memories), strict=True))
+        conditions = torch.stack([each.blocks for each in films], dim=2)[..., None, :]  # [L, 6, B, 1, D]
+        for layer, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
+            q, k, v = block.ask(x, conditions[layer], (cos, sin))
+            heads = []
+            for row, memory in enumerate(memories):
+                one = slice(row, row + 1)
+                memory.write(layer, k[one], v[one])
+                heads.append(attend(q[one], *memory.read(layer)))
+            x = block.answer(x, conditions[layer], torch.cat(heads))
+        head = torch.stack([each.head for each in films])[:, None]  # [B, 1, 2, D]
+        result: Tensor = self.head(x[..., : self.config.raw_tokens, :], head)
+        return result.float()
 
 
 def _film_layers(config: SummaryformerConfig) -> nn.ModuleList:

@@ -127,6 +127,9 @@ class _AtScrape(Collector):
         yield GaugeMetricFamily("worldloop_start_pictures", "Encoded start pictures that wait.", now.stash)
         yield GaugeMetricFamily("worldloop_device_sessions", "Sessions on the device.", host.sessions)
         yield GaugeMetricFamily("worldloop_device_inputs_queued", "Inputs that wait there.", host.queued)
+        yield GaugeMetricFamily(
+            "worldloop_device_load", "Share of the device's time that games need to keep up.", host.load
+        )
         held = {"weights": host.weights_bytes, "sessions": host.session_bytes, "stash": now.stash_bytes}
         yield _labelled("worldloop_held_bytes", "Bytes held, by what for.", "what", held)
         yield CounterMetricFamily("worldloop_switches", "Changes of the model.", host.switches)

@@ -90,6 +90,8 @@ class Arena:
         """Why no game may begin whatever the slots, or None."""
         if self._closing is not None:
             return "the server is stopping"
+        if (lost := self._host.report().lost) is not None:
+            return lost
         return "no model is in service" if self._host.active_model_id is None else None
 
     def models(self) -> ModelsAnswer:

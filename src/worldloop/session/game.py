@@ -190,7 +190,7 @@ class GameSession:
                 await self._until_late()
                 began = self._clock.monotonic()
                 heard = self._progress.heard
-                making = Making(self._game.submit(heard.state.controls), heard)
+                making = Making(self._game.submit(heard.state.controls, due=self._due()), heard)
                 self._progress.making = making
             try:
                 emit = await _settled(making.future)
@@ -219,13 +219,16 @@ class GameSession:
     async def _until_late(self) -> None:
         """Wait until the next frame can just be made in time, so that it shows the newest keys."""
         while self._settings.just_in_time:
-            now, fps = self._clock.monotonic(), self._progress.heard.state.stream_fps
-            due = self._pacer.due(fps, now, len(self._queue) + self._in_hand)
-            wait = self._lead.wait(now, due)
+            wait = self._lead.wait(self._clock.monotonic(), self._due())
             if wait < TIMER_S:
                 return
             # In short turns: the rate may change meanwhile.
             await self._clock.sleep(min(wait, LATE_TURN_S))
+
+    def _due(self) -> float:
+        """When the first picture of the next frame is wanted."""
+        fps = self._progress.heard.state.stream_fps
+        return self._pacer.due(fps, self._clock.monotonic(), len(self._queue) + self._in_hand)
 
     def _enqueue(self, emit: Emit, made_with: Heard) -> None:
         # The start picture is the player's own: no keys shaped it.

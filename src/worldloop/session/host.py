@@ -6,6 +6,7 @@ world a `Game` that takes controls and gives pictures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ class HostReport:
         sessions: number of sessions on the device.
         queued: inputs that wait on the engine.
         switches, reprefills, drift_reprefills: how many since the start; they only grow.
+        load: share of the device's time that the sessions need to keep up.
+        lost: why the device is out of service, or None.
     """
 
     weights_bytes: int = 0
@@ -65,13 +68,17 @@ class HostReport:
     switches: int = 0
     reprefills: int = 0
     drift_reprefills: int = 0
+    load: float = 0.0
+    lost: str | None = None
 
 
 class Game(Protocol):
     """One running world. Thread-safe; every call returns at once."""
 
-    def submit(self, controls: Controls) -> Future[Emit]:
+    def submit(self, controls: Controls, *, due: float = math.inf) -> Future[Emit]:
         """Ask for the next latent frame: 4 pictures (the first call gives the start picture, 1 picture).
+
+        `due` is when they are wanted, in seconds of the monotonic clock: who is due first is served first.
 
         At most one frame is in the making; the future fails with `SessionEndedError` or `EngineError`.
         """
