@@ -21,7 +21,6 @@ from worldloop.core.errors import (
     TicketError,
     WorldloopError,
 )
-
 from worldloop.registration import register
 
 if TYPE_CHECKING:

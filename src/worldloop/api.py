@@ -26,6 +26,9 @@ from worldloop.loops.live import LiveGame
 from worldloop.loops.snapshot import Snapshot
 from worldloop.loops.tape import Tape
 from worldloop.session.host import GameOptions
+from worldloop.trainer.card import Card
+from worldloop.trainer.recorder import write_recording
+from worldloop.trainer.replayed import ReplayedEpisode
 
 PictureLike = str | Path | bytes | NDArray[np.uint8]
 """A start picture: a file, a file's bytes, a shipped picture's name, or uint8 `[H, W, 3]` of any size."""
@@ -75,6 +78,10 @@ class Session:
             return frames
 
         return wait
+
+    def pictures(self) -> Frames:
+        """The newest pictures once more: uint8 `[4, H, W, 3]`, or `[1, H, W, 3]` before the first step."""
+        return self._game.newest_pictures()
 
     def snapshot(self) -> Snapshot:
         """This moment: keep it for `restore`, or `save` it to a file that opens on another machine.
@@ -148,6 +155,11 @@ class World:
         """(height, width) of the pictures."""
         return self._host.frame_size
 
+    @property
+    def fps(self) -> int:
+        """Pictures a second at the model's rate."""
+        return self._host.model.config.encode_fps
+
     def start(
         self,
         picture: PictureLike,
@@ -183,7 +195,7 @@ class World:
         Raises:
             SnapshotError: it is damaged or another world's; says which.
         """
-        snapshot = source if isinstance(source, Snapshot) else Snapshot.unpack(_bytes(source))
+        snapshot = _snapshot(source)
         return Session(self._host, self._host.restore(snapshot), fps, made=snapshot.made)
 
     def replay(self, source: Tape | bytes | str | Path, *, nfe: int | None = None) -> Iterator[Frames]:
@@ -197,13 +209,33 @@ class World:
             SnapshotError: it is damaged or another world's; says which.
             InvalidInputError: `nfe` does not fit the model.
         """
-        tape = source if isinstance(source, Tape) else Tape.unpack(_bytes(source))
+        tape = _tape(source)
         game = self._host.restore((tape if nfe is None else tape.with_nfe(nfe)).start)
         try:
             for controls in tape.controls:
                 yield game.submit(controls).result().frames
         finally:
             game.close()
+
+    def export(
+        self, source: Tape | bytes | str | Path, folder: str | Path, *, license: str, lossless: bool = True
+    ) -> Card:
+        """Write a tape's game as a recording of one episode, which a world can be trained on.
+
+        Args:
+            source: as of `replay`, which says what is raised.
+            folder: made when missing; it may hold this recording only.
+            license, lossless: see `trainer.recorder.record`.
+
+        Raises:
+            SettingsError: pyarrow is missing.
+        """
+        tape, model = _tape(source), self._host.model
+        episode = ReplayedEpisode(
+            name=f"dream of {tape.start.facts.origin.model_id}", key=tape.sha256, config=model.config,
+            picture=model.picture_hw, controls=tape.controls, frames=self.replay(tape),
+        )  # fmt: skip
+        return write_recording(episode, Path(folder), license=license, lossless=lossless)
 
     def pictures(self) -> list[str]:
         """Names of the start pictures that ship with this world."""
@@ -254,13 +286,16 @@ def load_world(name_or_path: str | Path = "meadow", **choices: Any) -> World:
     return World(WorldHost.open(name, **choices), Path(name).name)
 
 
-def _bytes(source: bytes | str | Path) -> bytes:
-    if isinstance(source, bytes):
+def _tape(source: Tape | bytes | str | Path) -> Tape:
+    if isinstance(source, Tape):
         return source
-    try:
-        return Path(source).read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"{Path(source).name} cannot be read: {error.strerror or error}") from error
+    return Tape.unpack(source) if isinstance(source, bytes) else Tape.load(source)
+
+
+def _snapshot(source: Snapshot | bytes | str | Path) -> Snapshot:
+    if isinstance(source, Snapshot):
+        return source
+    return Snapshot.unpack(source) if isinstance(source, bytes) else Snapshot.load(source)
 
 
 def _pictures(name: str) -> Path:

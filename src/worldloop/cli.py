@@ -197,6 +197,59 @@ def record(
 
 
 @app.command()
+def replay(
+    tape: Annotated[Path, typer.Argument(help="A game's tape.")],
+    world: Annotated[str, typer.Option(help="A shipped world's name, or a path to checkpoints.")] = "meadow",
+    out: Annotated[Path | None, typer.Option(help="Write the pictures here, as MP4.")] = None,
+    nfe: Annotated[
+        int | None, typer.Option(help="Another number of denoising calls: other pictures, the same keys.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 when the bytes are not those that were played.")
+    ] = False,
+    shard: Annotated[
+        Path | None, typer.Option(help="Write the game into this folder, as training data.")
+    ] = None,
+    license_: Annotated[str, typer.Option("--license", help="Licence of that data.")] = "unknown",
+    dtype: Annotated[str, typer.Option(help="Number format: auto, bf16, autocast or fp32.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
+) -> None:
+    """Make the pictures of a recorded game again: to see them, to render them better, or to train on them."""
+    with _clear_errors():
+        from worldloop.api import load_world
+        from worldloop.codec.mp4 import write_mp4
+        from worldloop.loops.tape import NO_FRAMES, Tape, add
+
+        if check and nfe is not None:
+            raise InvalidInputError("--check and --nfe exclude each other: other calls make other bytes")
+        if shard is not None and nfe is not None:
+            raise InvalidInputError("--shard and --nfe exclude each other: a shard holds what was played")
+        played = Tape.load(tape)
+        digest = NO_FRAMES
+
+        def pictures() -> Iterator[Any]:
+            nonlocal digest
+            for frames in loaded.replay(played, nfe=nfe):
+                digest = add(digest, frames)
+                yield from frames
+
+        with load_world(
+            world, model_id=played.start.facts.origin.model_id, dtype=dtype, threads=threads, warmup=False
+        ) as loaded:
+            count = (
+                write_mp4(out, pictures(), fps=loaded.fps) if out is not None else sum(1 for _ in pictures())
+            )
+            if shard is not None:
+                loaded.export(played, shard, license=license_)
+        same = digest.hex() == played.sha256
+        typer.echo(
+            f"{count} pictures" + ("" if nfe else f", {'' if same else 'not '}the same bytes as played")
+        )
+        if check and not same:
+            raise typer.Exit(1)
+
+
+@app.command()
 def bench(
     world: Annotated[
         str, typer.Argument(help="A shipped world's name, or a path to checkpoints.")

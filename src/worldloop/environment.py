@@ -26,6 +26,7 @@ from worldloop.api import PictureLike, Session, World, load_world
 from worldloop.core.errors import InvalidInputError, NotReadyError
 from worldloop.core.types import KEYS
 from worldloop.engine.contract import Frames
+from worldloop.loops.snapshot import Snapshot
 from worldloop.simulators.meadow import FRAME_SIZE
 from worldloop.simulators.measure import motion
 
@@ -125,7 +126,9 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
         shape = (FRAMES_PER_STEP, height, width, 3) if self._whole else (height, width, 3)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = (
-            gymnasium.spaces.MultiBinary(len(keys)) if self._multi else gymnasium.spaces.Discrete(1 + len(keys))
+            gymnasium.spaces.MultiBinary(len(keys))
+            if self._multi
+            else gymnasium.spaces.Discrete(1 + len(keys))
         )
         self._frames = np.zeros((FRAMES_PER_STEP, height, width, 3), np.uint8)
         self._latents = 0
@@ -143,19 +146,22 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
 
         Raises:
             InvalidInputError: an unknown option, or one that does not fit.
+            SnapshotError: the snapshot is another world's.
         """
         super().reset(seed=seed)
         chosen = self._options(options or {})
         place, drawn = int(self.np_random.integers(len(self._pictures))), int(self.np_random.integers(2**32))
         self._end()
         if "snapshot" in chosen:
-            self._session = self._world.restore(chosen["snapshot"])
+            snapshot = chosen["snapshot"]
+            self._session = self._world.restore(snapshot, fps=self._start["fps"])
+            self._dream_seed = snapshot.request.seed
         else:
             self._dream_seed = int(chosen.get("seed", drawn))
             picture = chosen.get("picture", self._pictures[place])
             self._session = self._world.start(picture, seed=self._dream_seed, **self._start)
-        first = self._session.first[-1:]
-        self._frames = np.repeat(first, FRAMES_PER_STEP, 0)
+        newest = self._session.pictures() if "snapshot" in chosen else self._session.first
+        self._frames = np.resize(newest, self._frames.shape)
         self._latents = 0
         return self._observation(), self._info()
 
@@ -200,7 +206,7 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
         """The last picture, uint8 `[H, W, 3]`, or None without a render mode."""
         return self._frames[-1].copy() if self.render_mode == "rgb_array" else None
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Snapshot:
         """The dream as it stands, for `options={"snapshot": ...}` of any environment on the same world."""
         if self._session is None:
             raise NotReadyError("reset the environment first")

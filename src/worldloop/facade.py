@@ -23,6 +23,7 @@ from worldloop.api import PictureLike, Session, World, load_world
 from worldloop.core.errors import InvalidInputError, NotReadyError
 from worldloop.core.types import KEYS
 from worldloop.engine.contract import Frames
+from worldloop.loops.snapshot import Snapshot
 
 VIRTUAL_KEYS: Final = {
     87: "w", 65: "a", 83: "s", 68: "d", 37: "left", 39: "right", 32: "space", 16: "shift", 160: "shift", 161: "shift",
@@ -138,7 +139,9 @@ class WorldEngine:
             InvalidInputError: any other prompt.
         """
         if prompt:
-            raise InvalidInputError("this world takes no prompt; its start picture and the keys say what it is")
+            raise InvalidInputError(
+                "this world takes no prompt; its start picture and the keys say what it is"
+            )
 
     def reset(self, seed: int | None = None) -> None:
         """Forget the session; `append_frame` begins the next, with the same seed unless another is given."""
@@ -146,7 +149,7 @@ class WorldEngine:
             self._seed = seed
         self._end()
 
-    def get_state(self) -> Any:
+    def get_state(self) -> Snapshot:
         """A snapshot of the session, see `Session.snapshot`: memory, decoder and counters of the noise.
 
         Raises:
@@ -154,13 +157,13 @@ class WorldEngine:
         """
         return self._running().snapshot()
 
-    def load_state(self, state: Any) -> None:
-        """Go on from a snapshot, of this engine or of any session of the same world; it brings its own seed.
+    def load_state(self, state: Snapshot | bytes | str | Path) -> None:
+        """Go on from a snapshot, or a snapshot's file, of any session of the same world; it brings its own seed.
 
         Raises:
-            WorldloopError: it is not of this world. The session that runs goes on then.
+            SnapshotError: it is damaged or another world's. The session that runs goes on then.
         """
-        session = self._world.restore(state)
+        session = self._world.restore(state, fps=self._fps)
         self._end()
         self._session = session
 

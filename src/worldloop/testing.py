@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,7 +19,10 @@ from worldloop.core.clock import ManualClock
 from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Done, Emit, Idle, Loop
 from worldloop.loops.model import WorldModel
+from worldloop.loops.video_model import OwnPictures, OwnWords, VideoModel
 from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
+from worldloop.models.causal import CausalConfig, CausalTransformer
+from worldloop.models.causal_weights import VideoConfig, save_video
 from worldloop.models.compiled import Compile
 from worldloop.models.config import FORMAT, parse_config
 from worldloop.models.precision import Precision
@@ -27,9 +30,13 @@ from worldloop.models.sampling import Schedule, timestep_grid
 from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
 from worldloop.models.weights import save_autoencoder, save_checkpoint
 
-__all__ = ["ManualClock", "ScriptedPlayer", "play", "random_model", "run_unit", "tiny_world"]
+__all__ = [
+    "ManualClock", "ScriptedPlayer", "play", "random_model", "random_video_model", "run_unit", "tiny_video",
+    "tiny_world",
+]  # fmt: skip
 
 SHIFT = 2.0
+NetworkT = TypeVar("NetworkT", bound=torch.nn.Module)
 WALKING = ("w", "a", "s", "d")
 
 
@@ -183,6 +190,68 @@ def tiny_world(
     return folder
 
 
+def random_video_model(
+    size: str | CausalConfig = "tiny",
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    **facts: Any,
+) -> VideoModel:
+    """A video model of random weights in memory, ready to run, in which every input shapes the output.
+
+    Args:
+        size: a named size or a config; it needs a vocabulary.
+        facts: fields of `VideoConfig`. `tiny` is 3 x 4 cells, chunks of 2 frames, a window of 6 with 1 sink frame.
+    """
+    small = {
+        "latent_hw": (3, 4),
+        "chunk_frames": 2,
+        "window_frames": 6,
+        "sink_frames": 1,
+        "steps": 3,
+        "fps": 12,
+    }
+    model = CausalConfig.named(size) if isinstance(size, str) else size
+    config = VideoConfig(model=model, **{**small, **facts})
+    place = torch.device(device)
+    with _seeded(seed, place):
+        network = CausalTransformer(model)
+        _without_zeros(network)
+        with torch.no_grad():
+            for name, parameter in network.named_parameters():
+                if (
+                    "modulation" in name
+                ):  # nearly shut in a fresh network: what attention reads would hardly count
+                    parameter.normal_(std=0.6)
+                elif name.startswith(("text_embedding", "time_")) and parameter.ndim == 2:
+                    parameter.normal_(std=parameter.shape[1] ** -0.5)
+        autoencoder, stats = _random_autoencoder(model.channels, config.latent_hw)
+        autoencoder.to(device=place, dtype=dtype).eval().requires_grad_(False)
+    return VideoModel(
+        config=config, network=network.to_serving(dtype, place), pictures=OwnPictures(autoencoder, stats),
+        texts=OwnWords(model), device=place, dtype=dtype,
+    )  # fmt: skip
+
+
+def tiny_video(folder: Path, *, name: str = "tiny-video", seed: int = 0, **choices: Any) -> Path:
+    """Write a random video checkpoint and, unless there is one, `autoencoder.safetensors`; returns the checkpoint.
+
+    Args:
+        name: file name without suffix.
+        choices: as of `random_video_model`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    model = random_video_model(seed=seed, **choices)
+    assert isinstance(model.pictures, OwnPictures)
+    autoencoder = folder / "autoencoder.safetensors"
+    if not autoencoder.exists():
+        facts = {"trained_on": "nothing: random weights"}
+        save_autoencoder(autoencoder, model.pictures.autoencoder, model.pictures.stats, facts)
+    save_video(folder / f"{name}.safetensors", model.network, model.config)
+    return folder / f"{name}.safetensors"
+
+
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """Inside, torch draws from `seed` and makes tensors on `device`; outside, nothing has changed."""
@@ -192,7 +261,7 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-def _without_zeros(network: Summaryformer) -> Summaryformer:
+def _without_zeros(network: NetworkT) -> NetworkT:
     """Give the parameters that training starts at zero a small random value, so that every input shapes the output."""
     with torch.no_grad():
         for parameter in network.parameters():

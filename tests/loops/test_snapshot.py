@@ -1,4 +1,4 @@
-"""Snapshots: taken after every unit of work and put into another session, the same bytes follow; misfits are refused."""
+"""Snapshots: taken after any unit of work and put into another session, the same bytes follow; misfits are refused."""
 
 from __future__ import annotations
 
@@ -136,11 +136,11 @@ def no_record(state: WorldState) -> None:
 
 
 def no_past(state: WorldState) -> None:
-    state.past[0] = replace(state.past[0], x0=torch.zeros_like(state.past[0].x0))
+    state.past[-1] = replace(state.past[-1], x0=torch.zeros_like(state.past[0].x0))
 
 
 def no_held_keys_of_the_past(state: WorldState) -> None:
-    state.past[0] = replace(state.past[0], controls=Controls())
+    state.past[-1] = replace(state.past[-1], controls=Controls())
 
 
 def no_count_to_the_rebuild(state: WorldState) -> None:

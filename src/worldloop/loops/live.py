@@ -121,6 +121,29 @@ class LiveGame:
 
         return self._engine.call(decode)
 
+    def newest_pictures(self) -> Frames:
+        """Those of the newest frame, the same bytes as they were; blocks. SessionEndedError when the game is over.
+
+        uint8 `[4, H, W, 3]`; `[1, H, W, 3]` of the start picture. With a window of 1, which remembers no frame before
+        the newest, that one stands in for it.
+        """
+
+        def decode() -> Frames:
+            state, model = self._living(), self._loop.model
+            moment, sphere = take(state, self._origin), state.request.sphere != "off"
+            body = [moment.tensors[name] for name in ("past", "x") if name in moment.tensors]
+            latents = torch.cat([moment.tensors["latent"], *body])[-2:].split(1)
+            previous, newest = (
+                (project_to_sphere(each) if sphere else each).to(model.device)
+                for each in (latents[0], latents[-1])
+            )
+            if moment.made < 2:
+                return model.decode(newest, None)[0].cpu().numpy()
+            _, cache = model.decode(previous, None if moment.made == 2 else state.decoder)
+            return model.decode(newest, cache)[0].cpu().numpy()
+
+        return self._engine.call(torch.inference_mode()(decode))
+
     def frames_of(self, seconds: float) -> int:
         """Latent frames of so many seconds at the model's rate, at least one."""
         return self._history.frames_of(seconds)

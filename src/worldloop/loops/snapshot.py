@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from worldloop.core.errors import SnapshotError
+from worldloop.core.errors import InvalidInputError, SnapshotError
 from worldloop.core.types import Controls, LiveControls
 from worldloop.loops.drift import Averages
 from worldloop.loops.world import Past, PendingInput, WorldLoop, WorldRequest, WorldState
@@ -157,6 +157,11 @@ class Snapshot:
     def save(self, path: str | Path) -> None:
         """Write the file, whole or not at all."""
         write(Path(path), self.pack())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Snapshot:
+        """Read a file's snapshot; errors as `unpack`, and InvalidInputError when it cannot be read."""
+        return cls.unpack(read(Path(path)))
 
     @classmethod
     def unpack(cls, data: bytes) -> Snapshot:
@@ -306,6 +311,14 @@ def write(path: Path, data: bytes) -> None:
     fresh = path.with_name(path.name + ".new")
     fresh.write_bytes(data)
     fresh.replace(path)
+
+
+def read(path: Path) -> bytes:
+    """A file's bytes. InvalidInputError when there is none."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInputError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
 def unpack(data: bytes, kind: type[FactsT]) -> tuple[FactsT, dict[str, Tensor]]:

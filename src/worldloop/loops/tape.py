@@ -19,7 +19,7 @@ import numpy as np
 from worldloop.core.errors import SnapshotError
 from worldloop.core.types import Controls
 from worldloop.engine.contract import Frames
-from worldloop.loops.snapshot import Count, Facts, Held, Snapshot, Strict, pack, unpack, write
+from worldloop.loops.snapshot import Count, Facts, Held, Snapshot, Strict, pack, read, unpack, write
 
 NO_FRAMES = bytes(32)
 """The sum before the first frame."""
@@ -75,6 +75,11 @@ class Tape:
     def save(self, path: str | Path) -> None:
         """Write the file, whole or not at all."""
         write(Path(path), self.pack())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tape:
+        """Read a file's tape; errors as `unpack`, and InvalidInputError when it cannot be read."""
+        return cls.unpack(read(Path(path)))
 
     @classmethod
     def unpack(cls, data: bytes) -> Tape:

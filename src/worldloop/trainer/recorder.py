@@ -9,7 +9,6 @@ Owns the order of writing and what is kept. Does not own pictures and actions (`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -87,29 +86,51 @@ def record(
             actions=actions,
         )
     ) as opened:
-        wanted = Card(
-            source=opened.name, license=license, fps=opened.fps, picture=opened.picture,
-            codec=LOSSLESS if lossless else LOSSY, settings=dict(opened.settings),
-        )  # fmt: skip
-        folder.mkdir(parents=True, exist_ok=True)
         most = (episodes or EPISODES) if isinstance(opened, EnvironmentEpisodes) else None
-        for stale in folder.glob(".*.part"):
-            stale.unlink()
-        card, rows = _kept(folder, wanted, list(opened.keys), most)
-        for index in range(len(card.shards), len(opened.keys)):
-            if isinstance(opened, VideoEpisodes) and card.episodes >= (episodes or math.inf):
-                break
-            shard, fresh = _write_shard(folder, card, opened, index)
-            rows += fresh
-            write_table(folder / TABLE, rows)
-            card = replace(card, shards=(*card.shards, shard), table_sha256=sha256(folder / TABLE))
-            card.write(folder)
-            if on_shard is not None:
-                on_shard(card)
-        if not card.complete:
-            card = replace(card, complete=True, table_sha256=sha256(folder / TABLE))
-            card.write(folder)
-        return card
+        enough = episodes if isinstance(opened, VideoEpisodes) else None
+        return write_recording(
+            opened, folder, license=license, lossless=lossless, most=most, enough=enough, on_shard=on_shard
+        )
+
+
+def write_recording(
+    source: EpisodeSource,
+    folder: Path,
+    *,
+    license: str,
+    lossless: bool = True,
+    most: int | None = None,
+    enough: int | None = None,
+    on_shard: Callable[[Card], None] | None = None,
+) -> Card:
+    """Record a source that is open; arguments, result and errors as of `record`.
+
+    Args:
+        most: more episodes in the folder than this are another recording's.
+        enough: so many episodes end it.
+    """
+    wanted = Card(
+        source=source.name, license=license, fps=source.fps, picture=source.picture,
+        codec=LOSSLESS if lossless else LOSSY, settings=dict(source.settings),
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.glob(".*.part"):
+        stale.unlink()
+    card, rows = _kept(folder, wanted, list(source.keys), most)
+    for index in range(len(card.shards), len(source.keys)):
+        if enough is not None and card.episodes >= enough:
+            break
+        shard, fresh = _write_shard(folder, card, source, index)
+        rows += fresh
+        write_table(folder / TABLE, rows)
+        card = replace(card, shards=(*card.shards, shard), table_sha256=sha256(folder / TABLE))
+        card.write(folder)
+        if on_shard is not None:
+            on_shard(card)
+    if not card.complete:
+        card = replace(card, complete=True, table_sha256=sha256(folder / TABLE))
+        card.write(folder)
+    return card
 
 
 def _open(
