@@ -17,6 +17,7 @@ from worldloop.server.errors import install_error_map
 from worldloop.server.guards import BodyLimit, OriginGuard, Origins, SecurityHeaders
 from worldloop.server.metrics import Metrics
 from worldloop.server.ops_routes import ops_router
+from worldloop.server.session_routes import session_router
 from worldloop.server.web_routes import Gallery, add_web_routes
 from worldloop.server.world_routes import world_router
 from worldloop.session.arena import Arena
@@ -55,6 +56,7 @@ def create_app(
     app.state.arena, app.state.metrics = arena, metrics
     install_error_map(app, metrics)
     app.include_router(world_router(arena, settings))
+    app.include_router(session_router(arena, settings))
     app.include_router(ops_router(arena, metrics))
     add_web_routes(app, gallery or _shipped(host, settings))
     # The last one added is the first that a request meets.

@@ -15,11 +15,15 @@ Stage = Literal["generate", "denoise", "decode", "memory", "encode", "send"]
 
 REASONS = (
     "busy",
+    "capacity",
     "checkpoint",
+    "devicelost",
+    "devicememory",
     "engine",
     "error",
     "form",
     "invalidinput",
+    "nogame",
     "not_an_object",
     "not_json",
     "notready",
@@ -29,6 +33,7 @@ REASONS = (
     "resume",
     "sessionended",
     "settings",
+    "snapshot",
     "ticket",
     "too_large",
     "toolarge",
