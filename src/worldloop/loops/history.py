@@ -134,6 +134,10 @@ class History:
             self._ring.pop()
         return iter(again)
 
+    def forget_moments(self) -> None:
+        """The game is over: only its tape is left."""
+        self._ring.clear()
+
     def forked(self) -> History:
         """The same past for another session that goes on from here."""
         other = copy.copy(self)
