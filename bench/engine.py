@@ -11,6 +11,7 @@ thread, and its time counts from when it came.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -46,6 +47,8 @@ ROUNDS = 4
 MODES = {"exact": 1, "fast": 32}
 SESSIONS = (1, 8, 64)
 IDLE = 64
+MOMENT_S = 1e-6
+"""The shortest wait; less could be lost in rounding."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +155,7 @@ class Games:
                 player.act()
             if not self.engine.tick():
                 soonest = min(player.acts_at for player in self.players)
-                self._time.wait(max(0.0, min(soonest, began + seconds) - now))
+                self._time.wait(max(MOMENT_S, min(soonest, began + seconds) - now))
         while any(player.handle.waiting for player in self.players):
             self.engine.tick()
         self._ended = self._time.now()
@@ -238,17 +241,18 @@ def play_beside(loop: WorldLoop, video: VideoModel, seconds: float, time: Time) 
         beside.engine.tick()
     units = [ended - began for began, ended in watched.units]
     inside = [delays(frame, watched.units) for frame in beside.players[0].frames]
+    largest = max(units, default=math.nan)
     without, with_job = alone.figures(), beside.figures()
     return {
         "frames": len(inside),
         "units": len(units),
         "chunks": chunks,
-        "largest_unit_ms": 1000 * max(units),
+        "largest_unit_ms": 1000 * largest,
         "median_unit_ms": 1000 * percentile(units, 50),
         "largest_delay_ms": 1000 * max(sum(each) for each in inside),
         "median_delay_ms": 1000 * percentile([sum(each) for each in inside], 50),
         "units_in_a_frame": max(len(each) for each in inside),
-        "delay_over_unit": max(sum(each) for each in inside) / max(units),
+        "delay_over_unit": max(sum(each) for each in inside) / largest,
         **{f"alone_{name}": without[name] for name in ("frame_p50_ms", "frame_p95_ms", "late_percent")},
         **{f"beside_{name}": with_job[name] for name in ("frame_p50_ms", "frame_p95_ms", "late_percent")},
     }
