@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from worldloop.session.tickets import Tickets
 
 from .client import Live, Stream
 from .conftest import Serve
+from .watch import until_left
 
 SECRET = "a secret of some length for tests"
 ROUTES = ("snapshot", "tape", "fork", "rewind")
@@ -29,6 +31,13 @@ ROUTES = ("snapshot", "tape", "fork", "rewind")
 @pytest.fixture(scope="module")
 def live(serve: Serve) -> Live:
     return serve(h264_bitrate=100_000_000, slots=2)
+
+
+@pytest.fixture(autouse=True)
+def everyone_leaves(live: Live) -> Iterator[None]:
+    """Leaving is noticed within one pass, not at once: the next test's players wait for it."""
+    yield
+    until_left(live)
 
 
 def call(live: Live, user: str, what: str, **form: Any) -> httpx.Response:
@@ -119,6 +128,7 @@ def test_a_fork_is_the_next_game_of_whom_it_is_for(live: Live) -> None:
             seen(other, 5)
             beside = Tape.unpack(call(live, "bob", "tape").content)
         seen(stream, 4)
+    until_left(live)
     with live.socket("ann") as stream:
         seen(stream, 5)
         own = Tape.unpack(call(live, "ann", "tape").content)
