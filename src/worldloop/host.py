@@ -105,9 +105,7 @@ class WorldHost:
         )
         try:
             self._served = self.engine.call(lambda: Served(registry, loading, self._default_id))
-            self._loop = WorldLoop(self.model, self._tally)
-            self.engine.admission.base_bytes = self._served.weights_bytes
-            self._drop_what_does_not_fit()
+            self._follow()
         except BaseException:
             self.engine.close()
             raise
@@ -276,12 +274,12 @@ class WorldHost:
 
     def report(self) -> HostReport:
         """Counts for the metrics, from memory."""
-        games = [(game, state) for game in self._games if (state := game.state) is not None]
+        states = [state for game in self._games if (state := game.state) is not None]
         return HostReport(
             weights_bytes=self._served.weights_bytes,
-            session_bytes=sum(state_bytes(state) for _, state in games),
+            session_bytes=sum(state_bytes(state) for state in states),
             sessions=self.engine.sessions,
-            queued=sum(game.waiting for game, _ in games),
+            queued=self.engine.queued,
             switches=self._served.switches,
             reprefills=self._tally.prefills,
             drift_reprefills=self._tally.drift_prefills,
@@ -401,6 +399,12 @@ class WorldHost:
         if self.engine.sessions:
             raise BusyError("a game is live; its model cannot change")
         self._served.switch(wanted)
+        self._follow()
+
+    def _follow(self) -> None:
+        """After a change of the model: what hangs on it."""
+        self._loop = WorldLoop(self.model, self._tally)
+        self.engine.admission.base_bytes = self._served.weights_bytes
         self._drop_what_does_not_fit()
 
     # -- beginnings -------------------------------------------------------------------------------------------------
@@ -412,19 +416,13 @@ class WorldHost:
     def _checked(self, snapshot: Any) -> Snapshot:
         assert isinstance(snapshot, Snapshot), "a host's own snapshot is needed"
         self._ready()
-        snapshot.check(self._current_loop, self._served.origin)
+        snapshot.check(self._loop, self._served.origin)
         return snapshot
 
     def _start_frame(self, value: Any) -> StartFrame:
         config = self._ready().config.model
         shape = (1, config.latent_channels, *config.latent_hw)
         return StartFrame(value=value, shape=shape, model_id=self._served.active or "")
-
-    @property
-    def _current_loop(self) -> WorldLoop:
-        if self._loop.model is not self.model:
-            self._loop = WorldLoop(self.model, self._tally)
-        return self._loop
 
     def _open(
         self,
@@ -434,7 +432,7 @@ class WorldHost:
         start: Snapshot | None = None,
         past: History | None = None,
     ) -> LiveGame:
-        loop, defaults = self._current_loop, self._defaults
+        loop, defaults = self._loop, self._defaults
         try:
             handle = self.engine.open(loop, request, rate=defaults.rate, on_close=lambda: _closed(on_close))
         except ValueError as error:

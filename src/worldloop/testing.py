@@ -19,6 +19,7 @@ from worldloop.core.clock import ManualClock
 from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Done, Emit, Idle, Loop
 from worldloop.loops.model import WorldModel
+from worldloop.loops.units import run_unit
 from worldloop.loops.video_model import OwnPictures, OwnWords, VideoModel
 from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
 from worldloop.models.causal import CausalConfig, CausalTransformer
@@ -82,20 +83,6 @@ class ScriptedPlayer:
     def controls(self, latent: int, *, fps: float | None = 12.0) -> Controls:
         """`keys`, as the model takes them."""
         return Controls(pressed=self.keys(latent), fps=fps)
-
-
-def run_unit(loop: Loop[Any], state: Any) -> tuple[Emit, ...]:
-    """Do a session's next unit of work here and now; returns what it emits.
-
-    Raises:
-        RuntimeError: the session waits for an input, or is over.
-    """
-    plan = loop.next(state)
-    if isinstance(plan, Idle | Done):
-        raise RuntimeError(f"nothing to run: {plan}")
-    result = loop.ops[plan.op](plan)
-    loop.advance(state, result)
-    return result.emits
 
 
 def play(loop: Loop[Any], request: Any, player: ScriptedPlayer, latents: int) -> list[Emit]:

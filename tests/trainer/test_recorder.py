@@ -15,10 +15,11 @@ import pytest
 from numpy.typing import NDArray
 
 from worldloop.core.errors import InvalidInputError, NotReadyError, PictureError
+from worldloop.core.files import file_hash
 from worldloop.simulators.gym import MeadowEnv
 from worldloop.simulators.meadow import Meadow
 from worldloop.trainer import environment
-from worldloop.trainer.card import Card, sha256
+from worldloop.trainer.card import Card
 from worldloop.trainer.episodes import parse_size
 from worldloop.trainer.recorded import RecordedWalks
 from worldloop.trainer.recorder import record
@@ -167,8 +168,8 @@ def test_the_card_counts_hashes_and_names_the_licence(recording: Path) -> None:
     assert (card["source"], card["license"], card["fps"]) == (MEADOW, "Apache-2.0", 12)
     assert (card["episodes"], card["steps"], card["frames"]) == (2, 24, 98)
     assert card["picture"] == [96, 160] and card["complete"] is True
-    assert card["shards"][0]["sha256"] == sha256(recording / "shard-00000.mkv")
-    assert card["table_sha256"] == sha256(recording / "actions.parquet")
+    assert card["shards"][0]["sha256"] == file_hash(recording / "shard-00000.mkv")
+    assert card["table_sha256"] == file_hash(recording / "actions.parquet")
     readable = (recording / "card.md").read_text()
     assert "| licence | Apache-2.0 |" in readable and card["table_sha256"] in readable
     assert sorted(path.name for path in recording.iterdir()) == [

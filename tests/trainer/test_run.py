@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from worldloop.core.errors import SettingsError
+from worldloop.core.files import file_hash
 from worldloop.models.registry import AUTOENCODER, scan
-from worldloop.models.weights import file_hash
 from worldloop.trainer import run as run_module
 from worldloop.trainer.recipes import RECIPES, Recipe
 from worldloop.trainer.run import Run

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from worldloop.codec.colour import PlaneReader, PlaneWriter, tag_colour
 from worldloop.core.errors import InvalidInputError, PictureError, SettingsError
+from worldloop.core.files import replacing
 
 _STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"mif1", b"msf1")
 
@@ -52,13 +53,8 @@ def write_mp4(
     if not 1 <= fps <= 240 or not 0 <= crf <= 51:
         raise SettingsError(f"fps {fps}, crf {crf}: fps must be 1 to 240 and crf 0 to 51")
     target = Path(path)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        count = _write(partial, frames, fps=fps, crf=crf, scale=scale)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return count
+    with replacing(target) as partial:
+        return _write(partial, frames, fps=fps, crf=crf, scale=scale)
 
 
 def read_video(

@@ -125,12 +125,8 @@ class WorldModel:
         compile: Compile = Compile(),  # noqa: B008 (frozen)
     ) -> WorldModel:
         """A model from parts that are already on the device."""
-        on_device = LatentStats(
-            first_mean=stats.first_mean.to(device), first_std=stats.first_std.to(device),
-            rest_mean=stats.rest_mean.to(device), rest_std=stats.rest_std.to(device),
-        )  # fmt: skip
         return cls(
-            config=config, network=network, autoencoder=autoencoder, stats=on_device, tables=network.tables(),
+            config=config, network=network, autoencoder=autoencoder, stats=stats.to(device), tables=network.tables(),
             device=device, precision=precision, compile=compile, focus=config.model.focus_region,
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from worldloop.core.errors import InvalidInputError
+from worldloop.core.files import file_hash
 from worldloop.core.telemetry import log_event
 from worldloop.loops.model import WorldModel
 from worldloop.loops.profile import Profile, profile_steady
@@ -23,7 +24,6 @@ from worldloop.loops.warmup import warm_up
 from worldloop.models.compiled import Compile
 from worldloop.models.precision import Precision
 from worldloop.models.registry import Entry, Registry
-from worldloop.models.weights import file_hash
 
 _log = logging.getLogger(__name__)
 

@@ -27,6 +27,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from worldloop.core.errors import InvalidInputError, SnapshotError
+from worldloop.core.files import replacing
 from worldloop.core.types import Controls, LiveControls
 from worldloop.loops.drift import Averages
 from worldloop.loops.world import Past, PendingInput, WorldLoop, WorldRequest, WorldState
@@ -308,9 +309,8 @@ def pack(facts: BaseModel, tensors: Mapping[str, Tensor]) -> bytes:
 
 def write(path: Path, data: bytes) -> None:
     """A file that appears whole or not at all."""
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_bytes(data)
-    fresh.replace(path)
+    with replacing(path) as fresh:
+        fresh.write_bytes(data)
 
 
 def read(path: Path) -> bytes:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Op, Plan, Price, Result, Work
+from worldloop.loops.units import inference
 from worldloop.loops.video_model import VideoModel, pictures_before
 from worldloop.loops.video_request import PromptChange, Sampling, VideoRequest, check_request
 from worldloop.models.autoencoder import GROUP
@@ -113,10 +114,10 @@ class VideoLoop:
     def __init__(self, model: VideoModel) -> None:
         self.model = model
         self._ops: dict[str, Op] = {
-            "encode_text": _inference(self._encode_text),
-            "denoise": _inference(self._denoise),
-            "decode": _inference(self._decode),
-            "write_memory": _inference(self._write_memory),
+            "encode_text": inference(self._encode_text),
+            "denoise": inference(self._denoise),
+            "decode": inference(self._decode),
+            "write_memory": inference(self._write_memory),
         }
 
     @property
@@ -399,11 +400,3 @@ class VideoLoop:
 
     def _latents(self, latents: Tensor) -> Tensor:
         return latents.to(device=self.model.device, dtype=self.model.latent_dtype)
-
-
-def _inference(op: Callable[[Plan], Result]) -> Op:
-    def run(plan: Plan) -> Result:
-        with torch.inference_mode():
-            return op(plan)
-
-    return run

@@ -73,9 +73,7 @@ class OwnPictures:
 
     def __init__(self, autoencoder: Autoencoder, stats: LatentStats) -> None:
         self.autoencoder = autoencoder
-        self.stats = LatentStats(
-            **{key: getattr(stats, key).to(autoencoder.dec.linear.weight.device) for key in stats.__slots__}
-        )
+        self.stats = stats.to(autoencoder.dec.linear.weight.device)
 
     @property
     def picture_hw(self) -> tuple[int, int]:

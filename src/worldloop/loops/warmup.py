@@ -15,8 +15,8 @@ import torch
 
 from worldloop.core.telemetry import log_event
 from worldloop.core.types import Controls
-from worldloop.engine.contract import Plan
 from worldloop.loops.model import WorldModel
+from worldloop.loops.units import run_unit
 from worldloop.loops.world import WorldLoop, WorldRequest, WorldState
 from worldloop.models.device import synchronize
 
@@ -115,9 +115,7 @@ def warm_up(
 def _frame(loop: WorldLoop, state: WorldState) -> None:
     loop.offer(state, Controls())
     while state.pending or state.current is not None:
-        plan = loop.next(state)
-        assert isinstance(plan, Plan)
-        loop.advance(state, loop.ops[plan.op](plan))
+        run_unit(loop, state)
 
 
 def _tell(model: WorldModel, result: WarmUp) -> None:

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -26,14 +25,12 @@ from worldloop.core.types import NO_ACTION, Controls, LiveControls
 from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Op, Plan, Price, Result, Work
 from worldloop.loops.drift import Averages, with_score
 from worldloop.loops.model import WorldModel
+from worldloop.loops.units import inference
 from worldloop.models.autoencoder import GROUP
 from worldloop.models.memory import Memory, memory_bytes
 from worldloop.models.noise import check_seed, normal
 from worldloop.models.sampling import add_noise, plan_timesteps, predict_x0, project_to_sphere
 from worldloop.models.summaryformer import Film
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 SPHERE_MODES = ("off", "decode", "all")
 MAX_REPREFILL = 4096
@@ -161,15 +158,15 @@ class WorldLoop:
         self.tally = tally or Tally()
         self._ops: dict[str, Op] = {
             "denoise": _alone(self._denoise),
-            "decode": _inference(self._decode),
+            "decode": inference(self._decode),
             "write_memory": _alone(self._write_memory),
-            "reprefill": _inference(self._reprefill),
+            "reprefill": inference(self._reprefill),
         }
         # A compiled pass has one shape, that of a session alone.
         self._batch_ops: dict[str, BatchOp] = (
             {}
             if model.compile.any
-            else {"denoise": _inference(self._denoise), "write_memory": _inference(self._write_memory)}
+            else {"denoise": inference(self._denoise), "write_memory": inference(self._write_memory)}
         )
 
     @property
@@ -466,17 +463,9 @@ def check_drift_limit(limit: float, cache_mode: str) -> None:
         raise ValueError(f"drift_limit needs cache_mode 'recache'; this checkpoint's is {cache_mode!r}")
 
 
-def _inference(op: Callable[[A], B]) -> Callable[[A], B]:
-    def run(plan: A) -> B:
-        with torch.inference_mode():
-            return op(plan)
-
-    return run
-
-
 def _alone(op: BatchOp) -> Op:
     """The op of one session out of that of several."""
-    run = _inference(op)
+    run = inference(op)
     return lambda plan: run([plan])[0]
 
 

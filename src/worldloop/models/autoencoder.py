@@ -192,6 +192,10 @@ class LatentStats:
     rest_mean: Tensor
     rest_std: Tensor
 
+    def to(self, device: torch.device) -> LatentStats:
+        """The same numbers on a device."""
+        return LatentStats(**{name: getattr(self, name).to(device) for name in self.__slots__})
+
     def gaussianise(self, latent: Tensor, *, first: bool) -> Tensor:
         """Latents `[..., C]` to mean 0 and deviation 1, float32."""
         mean, std = (self.first_mean, self.first_std) if first else (self.rest_mean, self.rest_std)

@@ -19,13 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from worldloop.core.errors import CheckpointError
+from worldloop.core.files import replacing
+from worldloop.models import stored
 from worldloop.models.causal import CausalConfig, CausalTransformer
 from worldloop.models.causal_memory import CausalMemoryConfig
+from worldloop.models.config import grid, integer, number
 from worldloop.models.flow import check_solver, sigma_grid
 
 FORMAT = "causal-video-1"
@@ -121,7 +123,7 @@ def read_video_config(path: Path, **changes: Any) -> VideoConfig:
         if saved is None:
             return _published(path, tensors, changes)
     else:
-        saved = _metadata_config(path)
+        saved = stored.json_config(path, "a video checkpoint")
     try:
         return parse_video_config({**saved, **changes})
     except (ValueError, TypeError) as error:
@@ -138,7 +140,7 @@ def parse_video_config(saved: Mapping[str, Any]) -> VideoConfig:
     unknown = sorted(set(saved) - {*REQUIRED, *FACTS, "step"})
     if unknown:
         raise ValueError(f"config has an unknown key {unknown[0]!r}")
-    values = {key: _value(key, saved[key]) for key in (*OWN, *ARCHITECTURE)}
+    values = {key: _value(key, saved) for key in (*OWN, *ARCHITECTURE)}
     model = CausalConfig(**{key: values[key] for key in ARCHITECTURE})
     return VideoConfig(
         model=model,
@@ -154,7 +156,7 @@ def load_video_weights(path: Path, network: CausalTransformer) -> None:
     Raises:
         CheckpointError: a key is missing, unexpected, or of another shape.
     """
-    tensors = _read_pt(path)[1] if path.suffix == ".pt" else _read_safetensors(path)
+    tensors = _read_pt(path)[1] if path.suffix == ".pt" else stored.tensors(path)
     own = network.state_dict()
     missing, unexpected = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
     if missing or unexpected:
@@ -182,9 +184,8 @@ def save_video(
         "step": config.step,
     }
     tensors = {key: value.detach().to(dtype).contiguous() for key, value in network.state_dict().items()}
-    fresh = path.with_name(path.name + ".new")
-    save_file(tensors, fresh, metadata={"config": json.dumps(saved)})
-    fresh.replace(path)
+    with replacing(path) as fresh:
+        save_file(tensors, fresh, metadata={"config": json.dumps(saved)})
 
 
 def plain_name(key: str) -> str:
@@ -242,58 +243,24 @@ def _shape(tensors: Mapping[str, Tensor], key: str, axes: int) -> tuple[int, ...
     return tuple(tensors[key].shape)
 
 
-def _value(key: str, value: Any) -> Any:
+def _value(key: str, saved: Mapping[str, Any]) -> Any:
+    value = saved[key]
     if key == "vocabulary":
         if not isinstance(value, list | tuple) or not all(isinstance(word, str) for word in value):
             raise ValueError(f"vocabulary={value!r} must be a list of words")
         return tuple(value)
     if key == "latent_hw":
-        if not isinstance(value, list | tuple) or [type(n) for n in value] != [int, int] or min(value) < 1:
-            raise ValueError(f"latent_hw={value!r} must be two integers above 0, rows and columns")
-        return tuple(value)
+        return grid(value)
     if key == "solver":
         return value
     if key in ("shift", "guidance", "eps"):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{key}={value!r} must be a number")
-        return float(value)
-    least = 0 if key == "sink_frames" else 1
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{key}={value!r} must be an integer, at least {least}")
-    return value
-
-
-def _metadata_config(path: Path) -> dict[str, Any]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get("config")
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
-    if text is None:
-        raise CheckpointError(path.name, "metadata lacks 'config': this is not a video checkpoint")
-    try:
-        config = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise CheckpointError(path.name, f"config is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(path.name, "config must be a JSON object")
-    return config
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- not a dict
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
+        return number(saved, key)
+    return integer(saved, key, least=0 if key == "sink_frames" else 1)
 
 
 def _read_pt(path: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
     """(config or None, weights by their plain names)."""
-    try:
-        whole = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        raise CheckpointError(path.name, f"not a weights-only torch file: {type(error).__name__}") from error
+    whole = stored.torch_file(path)
     found = [name for name in BRANCHES if isinstance(whole, dict) and isinstance(whole.get(name), dict)]
     if not found:
         raise CheckpointError(

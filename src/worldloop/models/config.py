@@ -122,7 +122,7 @@ def parse_config(
     for key in ("focus_region", "jump_sprint", "grid_embedding", "yaw"):
         if not isinstance(full[key], bool):
             raise _wrong(key, full[key], "true or false")
-    shift = _number(full, "timestep_shift")
+    shift = number(full, "timestep_shift")
     with _about(full, "timestep_shift", "a finite number above 0"):
         rebuilt = timestep_grid(len(timesteps), shift)
     if rebuilt != timesteps:
@@ -137,7 +137,7 @@ def parse_config(
     with _about(full, "noise_schedule", "'cosine'"):
         Schedule(name=str(full["noise_schedule"]))
     with _about(full, "shifted_cosine_ratio", "a finite number above 0"):
-        schedule = Schedule(ratio=_number(full, "shifted_cosine_ratio"))
+        schedule = Schedule(ratio=number(full, "shifted_cosine_ratio"))
     model = _architecture(full, rope_table_len=rope_table_len, window=window)
     return CheckpointConfig(
         model=model,
@@ -149,14 +149,14 @@ def parse_config(
         profile=str(full["profile"]),
         jump_sprint=full["jump_sprint"],
         yaw=full["yaw"],
-        encode_fps=_integer(full, "encode_fps", least=1),
+        encode_fps=integer(full, "encode_fps", least=1),
         step=step,
         saved=full,
     )
 
 
 def _architecture(full: Mapping[str, Any], *, rope_table_len: int, window: int | None) -> SummaryformerConfig:
-    raw, trained = (_integer(full, key) for key in ("raw_window_frames", "summary_window_frames"))
+    raw, trained = (integer(full, key) for key in ("raw_window_frames", "summary_window_frames"))
     if not 1 <= raw <= trained:
         raise _wrong("raw_window_frames", raw, f"in 1..summary_window_frames={trained}")
     if window is not None and window < raw:
@@ -170,22 +170,22 @@ def _architecture(full: Mapping[str, Any], *, rope_table_len: int, window: int |
     if type(gap) is not int or not 2 <= gap <= 64:
         raise _wrong("sink_gap_max", gap, "an integer in [2, 64]")
     sizes = {
-        key: _integer(full, key, least=1)
+        key: integer(full, key, least=1)
         for key in ("dim", "ffn_dim", "num_heads", "num_layers", "latent_channels")
     }
-    if _number(full, "rope_spatial_base") <= 0:
+    if number(full, "rope_spatial_base") <= 0:
         raise _wrong("rope_spatial_base", full["rope_spatial_base"], "a number above 0")
     with _about(full, "num_heads", "a number of heads whose width is dim / num_heads, such as 64"):
         model = SummaryformerConfig(
             **sizes,
-            **{key: _integer(full, key) for key in ("summary_tokens", "cond_dim")},
+            **{key: integer(full, key) for key in ("summary_tokens", "cond_dim")},
             raw_window_frames=raw,
             summary_window_frames=trained if window is None else window,
             sink_gap_max=gap,
-            latent_hw=_grid(full["latent_hw"]),
+            latent_hw=grid(full["latent_hw"]),
             focus_region=full["focus_region"],
             grid_embedding=full["grid_embedding"],
-            rope_spatial_base=_number(full, "rope_spatial_base"),
+            rope_spatial_base=number(full, "rope_spatial_base"),
             rope_table_len=rope_table_len,
         )
         _ = model.memory, model.rope  # both refuse a geometry that cannot work
@@ -200,12 +200,12 @@ def _recency(full: Mapping[str, Any], *, served: int) -> Recency | None:
     if not isinstance(value, Mapping) or set(value) != {"flat_until", "decay_end", "beta", "gamma"}:
         raise _wrong("recency", value, "null or hold flat_until, decay_end, beta and gamma")
     with _about(full, "recency", "whole numbers flat_until < decay_end, numbers beta and gamma above 0"):
-        end = served + 1 if value["decay_end"] is None else _integer(value, "decay_end")
+        end = served + 1 if value["decay_end"] is None else integer(value, "decay_end")
         bias = Recency(
-            flat_until=_integer(value, "flat_until"),
+            flat_until=integer(value, "flat_until"),
             decay_end=end,
-            beta=_number(value, "beta"),
-            gamma=_number(value, "gamma"),
+            beta=number(value, "beta"),
+            gamma=number(value, "gamma"),
         )
     if value["decay_end"] is not None and end > trained + 1:
         raise ConfigError(
@@ -224,21 +224,24 @@ def _timesteps(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _integer(config: Mapping[str, Any], key: str, *, least: int = 0) -> int:
+def integer(config: Mapping[str, Any], key: str, *, least: int = 0) -> int:
+    """The whole number under `key`, no bool. ConfigError says what is allowed."""
     value = config[key]
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise _wrong(key, value, f"an integer, at least {least}")
     return value
 
 
-def _number(config: Mapping[str, Any], key: str) -> float:
+def number(config: Mapping[str, Any], key: str) -> float:
+    """The finite number under `key`, no bool. ConfigError says what is allowed."""
     value = config[key]
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise _wrong(key, value, "a number")
     return float(value)
 
 
-def _grid(value: Any) -> tuple[int, int]:
+def grid(value: Any) -> tuple[int, int]:
+    """Rows and columns of a latent. ConfigError says what is allowed."""
     whole = (
         isinstance(value, list | tuple) and len(value) == 2 and all(type(n) is int and n > 0 for n in value)
     )

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from worldloop.core.errors import CheckpointError, InvalidInputError
+from worldloop.core.files import file_hash
 from worldloop.models.config import ARCHITECTURE, CheckpointConfig
 from worldloop.models.memory import Recency
-from worldloop.models.weights import file_hash, read_config
+from worldloop.models.weights import read_config
 
 WORLDS = Path(__file__).parents[1] / "assets" / "worlds"
 """Shipped worlds, a folder each."""

@@ -10,7 +10,6 @@ and folders (`registry`). A refusal is a `CheckpointError` with the file, the fa
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from worldloop.core.errors import CheckpointError
+from worldloop.core.files import file_hash, replacing
+from worldloop.models import stored
 from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
 from worldloop.models.config import FORMAT, CheckpointConfig, ConfigError, parse_config
 from worldloop.models.memory import Recency
@@ -75,8 +75,8 @@ def read_weights(path: Path, network: Summaryformer) -> Weights:
         CheckpointError: a key is missing or unexpected, or a tensor is of another shape, not of floating point, or not
             finite.
     """
-    stored = _tensors(path)
-    found = {_plain_key(key): value for key, value in stored.items()}
+    named = _tensors(path)
+    found = {_plain_key(key): value for key, value in named.items()}
     own = network.state_dict()
     unexpected = sorted(set(found) - set(own))
     missing = sorted(set(own) - set(found) - {FOCUS_KEY})
@@ -84,7 +84,7 @@ def read_weights(path: Path, network: Summaryformer) -> Weights:
         raise CheckpointError(
             path.name, f"weights do not fit: missing {missing[:5]}, unexpected {unexpected[:5]}"
         )
-    if len(found) < len(stored):
+    if len(found) < len(named):
         raise CheckpointError(
             path.name, "weights do not fit: a key is there twice, with and without a prefix"
         )
@@ -170,7 +170,7 @@ def load_autoencoder(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Au
     Raises:
         CheckpointError: names the first key that does not fit.
     """
-    config = _metadata(path).get("config")
+    config = stored.metadata(path).get("config")
     if config is None:
         raise CheckpointError(path.name, "metadata lacks 'config': this is not an autoencoder file")
     try:
@@ -199,12 +199,6 @@ def load_autoencoder(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Au
     return model.to(dtype).eval().requires_grad_(False), stats
 
 
-def file_hash(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _plain_key(key: str) -> str:
     for prefix in ("module.", "model."):
         key = key.removeprefix(prefix)
@@ -216,47 +210,17 @@ def _raw_config(path: Path) -> tuple[dict[str, Any], int | None]:
         whole = _read_pt(path)
         config = {**whole["config"], "step": whole.get("step")}
     else:
-        config = _json_config(path)
+        config = stored.json_config(path, "a checkpoint")
     step = config.pop("step", None)
     return config, int(step) if isinstance(step, int | float) and math.isfinite(step) else None
 
 
-def _json_config(path: Path) -> dict[str, Any]:
-    metadata = _metadata(path)
-    if "config" not in metadata:
-        raise CheckpointError(path.name, "metadata lacks 'config': this is not a checkpoint")
-    try:
-        config = json.loads(metadata["config"])
-    except json.JSONDecodeError as error:
-        raise CheckpointError(path.name, f"config is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise CheckpointError(path.name, "config must be a JSON object")
-    return config
-
-
-def _metadata(path: Path) -> dict[str, str]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
-
-
 def _tensors(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".pt":
-        return dict(_read_pt(path)["model"])
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- not a dict
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
+    return dict(_read_pt(path)["model"]) if path.suffix == ".pt" else stored.tensors(path)
 
 
 def _read_pt(path: Path) -> dict[str, Any]:
-    try:
-        whole = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        raise CheckpointError(path.name, f"not a weights-only torch file: {type(error).__name__}") from error
+    whole = stored.torch_file(path)
     if not (
         isinstance(whole, dict)
         and isinstance(whole.get("config"), dict)
@@ -296,9 +260,8 @@ def _put(own: Tensor, value: Tensor) -> None:
 
 
 def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    fresh = path.with_name(path.name + ".new")
-    save_file(tensors, fresh, metadata=metadata)
-    fresh.replace(path)
+    with replacing(path) as fresh:
+        save_file(tensors, fresh, metadata=metadata)
 
 
 def parameter_count(model: nn.Module) -> int:

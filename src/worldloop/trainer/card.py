@@ -10,14 +10,13 @@ Owns the two cards. Called by `recorder` and `recorded`.
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from worldloop.core.errors import InvalidInputError
+from worldloop.core.files import replacing
 from worldloop.trainer.table import TABLE
 
 FORMAT = "worldloop-recording-1"
@@ -112,16 +111,6 @@ class Card:
         return "\n".join(lines) + "\n"
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _replace(path: Path, data: bytes) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as partial:
         partial.write_bytes(data)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from worldloop.core.files import file_hash
 from worldloop.models.summaryformer import Summaryformer
-from worldloop.models.weights import file_hash, parameter_count
+from worldloop.models.weights import parameter_count
 from worldloop.trainer.recipes import Recipe
 
 

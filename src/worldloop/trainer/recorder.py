@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from worldloop.codec.mp4 import write_mp4
 from worldloop.core.errors import InvalidInputError
-from worldloop.trainer.card import CARD, Card, Shard, sha256
+from worldloop.core.files import file_hash
+from worldloop.trainer.card import CARD, Card, Shard
 from worldloop.trainer.environment import EnvironmentEpisodes
 from worldloop.trainer.episodes import EpisodeSource
 from worldloop.trainer.shards import LOSSLESS, LOSSY, write_lossless
@@ -123,12 +124,12 @@ def write_recording(
         shard, fresh = _write_shard(folder, card, source, index)
         rows += fresh
         write_table(folder / TABLE, rows)
-        card = replace(card, shards=(*card.shards, shard), table_sha256=sha256(folder / TABLE))
+        card = replace(card, shards=(*card.shards, shard), table_sha256=file_hash(folder / TABLE))
         card.write(folder)
         if on_shard is not None:
             on_shard(card)
     if not card.complete:
-        card = replace(card, complete=True, table_sha256=sha256(folder / TABLE))
+        card = replace(card, complete=True, table_sha256=file_hash(folder / TABLE))
         card.write(folder)
     return card
 
@@ -188,7 +189,7 @@ def _kept(folder: Path, wanted: Card, keys: list[str], most: int | None) -> tupl
     for index, (shard, key) in enumerate(zip(found.shards, keys, strict=False)):
         path = folder / shard.file
         complete = sum(row.shard == index for row in rows) == shard.steps + shard.episodes
-        if shard.key != key or not complete or not path.exists() or sha256(path) != shard.sha256:
+        if shard.key != key or not complete or not path.exists() or file_hash(path) != shard.sha256:
             break
         shards.append(shard)
     finished = found.complete and len(shards) == len(found.shards) == len(keys)
@@ -225,6 +226,6 @@ def _write_shard(folder: Path, card: Card, source: EpisodeSource, index: int) ->
     episodes = rows[-1].episode + 1 - card.episodes
     shard = Shard(
         file=path.name, key=source.keys[index], episodes=episodes, steps=len(rows) - episodes, frames=count,
-        sha256=sha256(path),
+        sha256=file_hash(path),
     )  # fmt: skip
     return shard, rows

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from worldloop.core.files import replacing
 from worldloop.models.autoencoder import Autoencoder, LatentStats
 from worldloop.models.registry import AUTOENCODER, find_checkpoint, find_world
 from worldloop.models.summaryformer import Summaryformer
@@ -143,9 +144,8 @@ class Run:
         return self.checkpoint
 
     def _save(self, state_file: Path, trainer: WorldTrainer) -> None:
-        fresh = state_file.with_suffix(".new")
-        torch.save(trainer.state(), fresh)
-        fresh.replace(state_file)
+        with replacing(state_file) as fresh:
+            torch.save(trainer.state(), fresh)
         recipe = self.recipe
         save_checkpoint(
             self.checkpoint,

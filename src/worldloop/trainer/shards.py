@@ -9,7 +9,6 @@ Owns shard files. Does not own lossy ones' writing (`codec.mp4`). Called by `rec
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from worldloop.codec.colour import PlaneReader
 from worldloop.core.errors import InvalidInputError, PictureError
+from worldloop.core.files import replacing
 
 LOSSLESS = "H.264 lossless on RGB planes (libx264rgb, quantiser 0), Matroska"
 LOSSY = "H.264 4:2:0, MP4"
@@ -37,33 +37,29 @@ def write_lossless(path: Path, frames: Iterable[NDArray[np.uint8]], *, fps: floa
     Raises:
         InvalidInputError: no frame, or one of another size.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     count, shape = 0, (0, 0, 3)
-    try:
-        # Without this flag the muxer puts a random number into the file, and equal recordings have other hashes.
-        with av.open(partial, "w", format="matroska", options={"fflags": "+bitexact"}) as file:
-            stream = file.add_stream("libx264rgb", rate=Fraction(fps).limit_denominator(1001))
-            stream.pix_fmt = "rgb24"
-            stream.options = {"qp": "0", "preset": "veryfast", "g": str(KEY_FRAMES)}
-            stream.codec_context.thread_count = 1
-            for frame in frames:
-                if count == 0:
-                    shape = (frame.shape[0], frame.shape[1], 3)
-                    stream.height, stream.width = shape[:2]
-                if frame.shape != shape or frame.dtype != np.uint8:
-                    raise InvalidInputError(
-                        f"picture is {frame.dtype} {list(frame.shape)}; this shard takes uint8 {list(shape)}"
-                    )
-                picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
-                picture.pts = count
-                file.mux(stream.encode(picture))
-                count += 1
+    # Without this flag the muxer puts a random number into the file, and equal recordings have other hashes.
+    flags = {"fflags": "+bitexact"}
+    with replacing(path) as partial, av.open(partial, "w", format="matroska", options=flags) as file:
+        stream = file.add_stream("libx264rgb", rate=Fraction(fps).limit_denominator(1001))
+        stream.pix_fmt = "rgb24"
+        stream.options = {"qp": "0", "preset": "veryfast", "g": str(KEY_FRAMES)}
+        stream.codec_context.thread_count = 1
+        for frame in frames:
             if count == 0:
-                raise InvalidInputError("no pictures to write; a shard has at least one")
-            file.mux(stream.encode(None))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+                shape = (frame.shape[0], frame.shape[1], 3)
+                stream.height, stream.width = shape[:2]
+            if frame.shape != shape or frame.dtype != np.uint8:
+                raise InvalidInputError(
+                    f"picture is {frame.dtype} {list(frame.shape)}; this shard takes uint8 {list(shape)}"
+                )
+            picture = av.VideoFrame.from_ndarray(frame, format="rgb24")
+            picture.pts = count
+            file.mux(stream.encode(picture))
+            count += 1
+        if count == 0:
+            raise InvalidInputError("no pictures to write; a shard has at least one")
+        file.mux(stream.encode(None))
     return count
 
 

@@ -11,7 +11,6 @@ Owns Parquet and CSV. pyarrow is loaded on use, because training on the simulato
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from worldloop.core.errors import InvalidInputError, SettingsError
+from worldloop.core.files import replacing
 from worldloop.core.types import Action
 
 ACTIONS = ("forward", "right", "jump", "sprint", "yaw")
@@ -50,12 +50,8 @@ def write_table(path: Path, rows: list[Row]) -> None:
         "time": pa.array([row.time for row in rows], pa.float64()),
         **{name: pa.array([row.action[i] for row in rows], pa.float32()) for i, name in enumerate(ACTIONS)},
     }
-    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
+    with replacing(path) as partial:
         parquet.write_table(pa.table(columns), partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_columns(path: Path) -> dict[str, NDArray[Any]]:

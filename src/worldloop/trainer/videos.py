@@ -24,8 +24,8 @@ from worldloop.codec.colour import PlaneReader
 from worldloop.codec.mp4 import video_container
 from worldloop.codec.still import cover_crop
 from worldloop.core.errors import InvalidInputError, PictureError
+from worldloop.core.files import file_hash
 from worldloop.core.types import Action
-from worldloop.trainer.card import sha256
 from worldloop.trainer.episodes import FRAMES_PER_STEP, NOTHING, Step, check_fps, check_size
 from worldloop.trainer.table import ACTIONS, read_columns
 
@@ -74,8 +74,8 @@ class VideoEpisodes:
             )
         self.fps = check_fps(fps or facts[0][0], what=self._videos[0].name)
         self.picture = check_size(*(size or facts[0][1]))
-        self.settings: dict[str, Any] = {"steps": steps, "table": sha256(tables[0])}
-        self.keys = [f"{path.name} {sha256(path)}" for path in self._videos]
+        self.settings: dict[str, Any] = {"steps": steps, "table": file_hash(tables[0])}
+        self.keys = [f"{path.name} {file_hash(path)}" for path in self._videos]
 
     def group(self, index: int) -> Iterator[Iterator[Step]]:
         path = self._videos[index]

@@ -68,45 +68,19 @@ def id_cases() -> list[Case]:
     """User ids in the three places that take one."""
     cases: list[Case] = []
     body = multipart([("z0_image", "a.png", GOOD)])
-    for name, user in BAD_IDS.items():
-        cases += [
-            Case(
-                name=f"id {name}: reserve",
-                expected="400 user id must be",
-                run=sending(request("GET", f"/create-game/{user}")),
-            ),
-            Case(
-                name=f"id {name}: upload",
-                expected="400 user id must be",
-                run=sending(request("POST", f"/z0/{user}", [form_type()], body)),
-            ),
-            Case(
-                name=f"id {name}: play", expected="close 1008 ... user id must be", run=playing(f"/ws/{user}")
-            ),
-        ]
-    for name, user in NO_ROUTE.items():
-        cases += [
-            Case(
-                name=f"id {name}: reserve",
-                expected="404",
-                run=sending(request("GET", f"/create-game/{user}")),
-            ),
-            Case(
-                name=f"id {name}: upload",
-                expected="404",
-                run=sending(request("POST", f"/z0/{user}", [form_type()], body)),
-            ),
-            Case(name=f"id {name}: play", expected="refused 403", run=playing(f"/ws/{user}")),
-        ]
-    for name, user in ODD_IDS.items():
-        cases += [
-            Case(
-                name=f"id {name}: reserve",
-                expected="412 no start picture",
-                run=sending(request("GET", f"/create-game/{user}")),
-            ),
-            Case(name=f"id {name}: play", expected="close 1008 no start picture", run=playing(f"/ws/{user}")),
-        ]
+    refused = [
+        ("400 user id must be", "close 1008 ... user id must be", BAD_IDS),
+        ("404", "refused 403", NO_ROUTE),
+    ]
+    for answer, end, users in refused:
+        for name, user in users.items():
+            reserve = sending(request("GET", f"/create-game/{user}"))
+            upload = sending(request("POST", f"/z0/{user}", [form_type()], body))
+            cases += [
+                Case(name=f"id {name}: reserve", expected=answer, run=reserve),
+                Case(name=f"id {name}: upload", expected=answer, run=upload),
+                Case(name=f"id {name}: play", expected=end, run=playing(f"/ws/{user}")),
+            ]
     return cases
 
 
