@@ -26,6 +26,7 @@ from worldloop.server.run import listen, make_server, url_of
 from worldloop.session.host import Host
 
 WAIT_S = 30.0
+SERVER_THREAD = "server under test"
 
 
 class Live:
@@ -46,7 +47,7 @@ class Live:
         self.arena = self._app.state.arena
         self._ready = threading.Event()
         self._server = make_server(self._app, self.settings, self._ready.set)
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=SERVER_THREAD, daemon=True)
         self._thread.start()
         assert self._ready.wait(WAIT_S), "the server did not come up"
 

@@ -16,13 +16,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..client import Live
+from ..client import SERVER_THREAD, Live
 
 SETTLE_S = 20.0
-POOLS = ("arena", "AnyIO worker thread", "asyncio")
-"""Threads of these names are kept for the next request, up to a fixed number."""
-
-POOL_MAX = 48
+POOLS = {"arena": 4, "AnyIO worker thread": 40, "asyncio": min(32, (os.cpu_count() or 1) + 4)}
+"""Threads of these names are kept for the next request, up to so many for each server."""
 
 
 def scratch() -> Path:
@@ -48,7 +46,11 @@ def footprint(live: Live) -> dict[str, Any]:
         "requests": len(server.server_state.tasks),
         "tasks": len(asyncio.all_tasks(loop)),
         "threads": {name: count for name, count in threads.items() if name not in POOLS},
-        "pool threads over the limit": sum(max(0, threads[name] - POOL_MAX) for name in POOLS),
+        "pool threads over the limit": {
+            name: count
+            for name, most in POOLS.items()
+            if (count := threads[name]) > most * threads[SERVER_THREAD]
+        },
         "open files": open_files(),
         "temporary files": sorted(path.name for path in scratch().iterdir()),
     }
