@@ -15,25 +15,32 @@ Stage = Literal["generate", "denoise", "decode", "memory", "encode", "send"]
 
 REASONS = (
     "busy",
+    "capacity",
     "checkpoint",
+    "devicelost",
+    "devicememory",
     "engine",
     "error",
     "form",
     "invalidinput",
     "not_an_object",
     "not_json",
+    "nosuchvideo",
     "notready",
     "origin",
     "out_of_range",
     "picture",
+    "queuefull",
     "resume",
     "sessionended",
     "settings",
+    "snapshot",
     "ticket",
     "too_large",
     "toolarge",
     "worldloop",
     "wrong_type",
+    "wrongfield",
 )
 """Every reason of a refusal: an error's class (see `arena.reason_of`), a code of `wire.controls`, or a guard."""
 
