@@ -204,3 +204,15 @@ def test_the_public_names_are_sorted_and_there() -> None:
     assert all(getattr(worldloop, name) is not None for name in worldloop.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = worldloop.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("sphere", ["off", "decode", "all"])
+def test_the_newest_pictures_can_be_had_once_more(world: worldloop.World, sphere: str) -> None:
+    with world.start(PICTURE, seed=5, sphere=sphere) as session:
+        pairs = [(session.first, session.pictures())]
+        pairs += [(session.step(keys), session.pictures()) for keys in KEYS]
+        with session.fork() as fork:
+            pairs.append((pairs[-1][0], fork.pictures()))
+
+    assert all(np.array_equal(shown, again) for shown, again in pairs)
+    assert len({again.tobytes() for _, again in pairs}) == 1 + len(KEYS)

@@ -188,6 +188,18 @@ def test_snapshots_stay_within_their_bytes(folder: Path) -> None:
         assert (session.rewind(10) == made[40]).all()
 
 
+def test_a_session_that_is_over_keeps_its_tape_and_no_moments(world: worldloop.World) -> None:
+    session = world.start(PICTURE, seed=1)
+    steps(session)
+    game = session._game
+    held = game._history.nbytes
+    session.close()
+    tape = session.tape()
+
+    assert game._history.nbytes < held / 2
+    assert len(tape.controls) == 22
+
+
 def test_a_session_can_be_put_to_another_moment(world: worldloop.World) -> None:
     with world.start(PICTURE, seed=5) as one, world.start(255 - PICTURE, seed=6, sphere="all") as two:
         steps(one, 0, 5)

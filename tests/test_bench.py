@@ -15,8 +15,13 @@ from typing import Any
 import pytest
 import torch
 
+from worldloop.core.clock import ManualClock
+from worldloop.engine import engine as engine_module
 from worldloop.host import WorldHost
-from worldloop.testing import tiny_world
+from worldloop.loops.model import WorldModel
+from worldloop.loops.video_model import VideoModel
+from worldloop.loops.world import WorldLoop
+from worldloop.testing import random_model, random_video_model, tiny_world
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,6 +32,26 @@ def bench() -> Any:
     sys.path.insert(0, str(ROOT))
     yield lambda name: importlib.import_module(f"bench.{name}")
     sys.path.remove(str(ROOT))
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """Time that only passes takes: 10 ms of a world, 12 ms of several at once, 30 ms of a video."""
+    clock = ManualClock()
+
+    def slowed(owner: type, name: str, seconds: float) -> None:
+        original = getattr(owner, name)
+
+        def run(self: Any, what: Any, *rest: Any, **named: Any) -> Any:
+            clock.shift(0.0 if name == "run_passes" and len(what) == 1 else seconds)
+            return original(self, what, *rest, **named)
+
+        monkeypatch.setattr(owner, name, run)
+
+    slowed(WorldModel, "run_pass", 0.010)
+    slowed(WorldModel, "run_passes", 0.012)
+    slowed(VideoModel, "run_pass", 0.030)
+    return clock
 
 
 @pytest.fixture(scope="module")
@@ -282,3 +307,75 @@ def test_without_a_card_the_gpu_check_says_so() -> None:
     assert answer.returncode == 3
     assert answer.stdout == ""
     assert answer.stderr == "gpu check: no CUDA device on this machine; nothing was run\n"
+
+
+def test_players_of_the_engine_bench_get_what_the_passes_take(bench: Any, slow: ManualClock) -> None:
+    engine = bench("engine")
+    clock, loop = engine.Time(now=slow.monotonic, wait=slow.shift), WorldLoop(random_model())
+
+    few, many = (engine.play_players(loop, players, 4.0, clock) for players in (1, 4))
+
+    assert few["exact"] == pytest.approx(few["fast"])
+    assert few["exact"]["device_ms"] == pytest.approx(40, rel=0.01), "less what was left at the end"
+    assert few["exact"]["frame_p50_ms"] == pytest.approx(30)
+    assert few["exact"]["frame_p95_ms"] == pytest.approx(30)
+    assert few["exact"]["keys"] > 2
+    assert 30 < few["exact"]["key_to_picture_p50_ms"] < few["exact"]["key_to_picture_p95_ms"] < 114.3 + 30
+    assert few["exact"]["pictures_per_s"] == pytest.approx(35, rel=0.05)
+    assert (few["exact"]["late_percent"], few["exact"]["plans_a_call"]) == (0, 1)
+    assert many["exact"]["late_percent"] > 50, "four need 160 ms of each 114"
+    assert many["exact"]["device_percent"] > 99
+    assert many["exact"]["pictures_per_s"] == pytest.approx(4 / 0.160, rel=0.05)
+    assert many["fast"]["plans_a_call"] > 1.2
+    assert many["fast"]["pictures_per_s"] > 1.1 * many["exact"]["pictures_per_s"]
+
+
+def test_a_job_takes_one_unit_of_a_frame_at_most_and_more_where_nothing_is_urgent(
+    bench: Any, slow: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = bench("engine")
+    clock, loop, video = (
+        engine.Time(now=slow.monotonic, wait=slow.shift),
+        WorldLoop(random_model()),
+        random_video_model(),
+    )
+
+    right = engine.play_beside(loop, video, 4.0, clock)
+    monkeypatch.setattr(engine_module, "pick", lambda ready, largest: [min(ready, key=lambda c: c.last_tick)])
+    wrong = engine.play_beside(loop, video, 4.0, clock)
+
+    assert right["largest_unit_ms"] == pytest.approx(30)
+    assert right["units_in_a_frame"] == 1
+    assert 15 < right["largest_delay_ms"] <= 30.001
+    assert right["beside_frame_p95_ms"] <= 60.001
+    assert right["alone_frame_p95_ms"] == pytest.approx(30)
+    assert min(right["frames"], right["units"], right["chunks"]) > 10
+    assert wrong["units_in_a_frame"] >= 3  # control
+    assert wrong["delay_over_unit"] > 2
+
+
+def test_what_other_work_takes_of_a_frame_is_what_falls_into_it(bench: Any) -> None:
+    delays = bench("engine").delays
+
+    assert delays((1.0, 2.0), [(0.0, 0.9), (0.5, 1.2), (1.5, 1.6), (1.9, 3.0), (2.0, 4.0)]) == pytest.approx(
+        [0.2, 0.1, 0.1]
+    )
+
+
+def test_the_engine_bench_measures_players_a_job_and_the_engine_itself(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "engine.json"
+
+    answer = run("bench.engine", "--world", str(folder), "--quick", "--threads", "1", "--json", str(file))
+
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(file.read_text())["result"]
+    for mode in ("exact", "fast"):
+        figures = result["players"]["2"][mode]
+        assert min(figures["frames"], figures["keys"]) > 0
+        assert 0 < figures["frame_p50_ms"] <= figures["frame_p95_ms"]
+        assert 0 < figures["key_to_picture_p50_ms"] <= figures["key_to_picture_p95_ms"]
+    assert result["players"]["2"]["exact"]["plans_a_call"] == 1
+    assert min(result["job"]["frames"], result["job"]["units"]) > 0
+    assert result["job"]["units_in_a_frame"] <= 1
+    assert all(each["plan_us"] > each["nothing_us"] > 0 for each in result["choosing"].values())
+    assert "largest delay of a frame" in answer.stdout

@@ -30,7 +30,7 @@ CHANGED: dict[str, Any] = {
     "fp8_linears": "row", "threads": 3, "reprefill_every": 9, "rope_table_len": 99, "on_table_end": "stop",
     "drift_limit": 2.5, "recency_enabled": False, "serve_recency": {"beta": 1.0}, "serve_window_frames": 4,
     "warmup": False, "warmup_frames": 3, "profile_frames": 4, "profile_dir": "there", "batching": "fast",
-    "load_limit": 0.5, "memory_limit_mib": 100,
+    "load_limit": 0.5, "memory_limit_mib": 100, "rewind_s": 3.0, "rewind_bytes": 1000,
 }  # fmt: skip
 """A value that is not the default, for each knob of a host."""
 OF_THE_SERVER = {"seed", "nfe_max", "profile_exit"}

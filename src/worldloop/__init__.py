@@ -18,6 +18,7 @@ from worldloop.core.errors import (
     PictureError,
     SessionEndedError,
     SettingsError,
+    SnapshotError,
     TicketError,
     WorldloopError,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "Session",
     "SessionEndedError",
     "SettingsError",
+    "SnapshotError",
     "TicketError",
     "World",
     "WorldEngine",

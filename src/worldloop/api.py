@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,9 @@ from worldloop.loops.live import LiveGame
 from worldloop.loops.snapshot import Snapshot
 from worldloop.loops.tape import Tape
 from worldloop.session.host import GameOptions
-from worldloop.trainer.card import Card
-from worldloop.trainer.recorder import write_recording
-from worldloop.trainer.replayed import ReplayedEpisode
+
+if TYPE_CHECKING:
+    from worldloop.trainer.card import Card
 
 PictureLike = str | Path | bytes | NDArray[np.uint8]
 """A start picture: a file, a file's bytes, a shipped picture's name, or uint8 `[H, W, 3]` of any size."""
@@ -230,6 +230,9 @@ class World:
         Raises:
             SettingsError: pyarrow is missing.
         """
+        from worldloop.trainer.recorder import write_recording
+        from worldloop.trainer.replayed import ReplayedEpisode
+
         tape, model = _tape(source), self._host.model
         episode = ReplayedEpisode(
             name=f"dream of {tape.start.facts.origin.model_id}", key=tape.sha256, config=model.config,

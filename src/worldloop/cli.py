@@ -243,7 +243,7 @@ def replay(
     shard: Annotated[
         Path | None, typer.Option(help="Write the game into this folder, as training data.")
     ] = None,
-    license_: Annotated[str, typer.Option("--license", help="Licence of that data.")] = "unknown",
+    license_: Annotated[str, typer.Option("--license", help="Licence of that data; needed.")] = "",
     dtype: Annotated[str, typer.Option(help="Number format: auto, bf16, autocast or fp32.")] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
 ) -> None:

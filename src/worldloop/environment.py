@@ -119,7 +119,7 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
             self.close()
             raise
         self.render_mode = render_mode
-        self._start = {"nfe": nfe, "nfe_mode": nfe_mode, "fps": fps}
+        self._start: dict[str, Any] = {"nfe": nfe, "nfe_mode": nfe_mode, "fps": fps}
         self._max_latents, self._terminated = max_latents, terminated
         self._whole, self._multi, self._keys = observation == "all", actions == "multi", tuple(keys)
         height, width = self._world.picture_size
@@ -153,14 +153,15 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
         place, drawn = int(self.np_random.integers(len(self._pictures))), int(self.np_random.integers(2**32))
         self._end()
         if "snapshot" in chosen:
-            snapshot = chosen["snapshot"]
+            snapshot: Snapshot = chosen["snapshot"]
             self._session = self._world.restore(snapshot, fps=self._start["fps"])
             self._dream_seed = snapshot.request.seed
+            newest = self._session.pictures()
         else:
             self._dream_seed = int(chosen.get("seed", drawn))
             picture = chosen.get("picture", self._pictures[place])
             self._session = self._world.start(picture, seed=self._dream_seed, **self._start)
-        newest = self._session.pictures() if "snapshot" in chosen else self._session.first
+            newest = self._session.first
         self._frames = np.resize(newest, self._frames.shape)
         self._latents = 0
         return self._observation(), self._info()
@@ -296,7 +297,8 @@ class DreamVectorEnv(SyncVectorEnv):
 
     def step(self, actions: Any) -> Any:
         """One step of each; see Gymnasium's `SyncVectorEnv.step`."""
-        pairs = zip(self.envs, iterate(self.action_space, actions), strict=True)
+        envs: list[Any] = self.envs
+        pairs = zip(envs, iterate(self.action_space, actions), strict=True)
         asked = [(env, env.held(action)) for env, action in pairs]  # all are checked before any begins
         for env, keys in asked:
             env.submit(keys)

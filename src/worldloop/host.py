@@ -49,7 +49,7 @@ from worldloop.models.memory import Recency
 from worldloop.models.precision import Precision
 from worldloop.models.registry import SERVE_RECENCY, Registry, Rules, find_world, scan
 from worldloop.models.sampling import MAX_NFE, plan_timesteps
-from worldloop.session.host import GameOptions, HostReport, StartFrame
+from worldloop.session.host import File, GameOptions, HostReport, StartFrame
 
 LARGEST_BATCH = 32
 
@@ -326,12 +326,9 @@ class WorldHost:
     def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
         """Encode a start picture, uint8 `[H, W, 3]` at `frame_size`."""
         with self._lock:
-            if self._served.active is None:
-                raise NotReadyError("no model is loaded: switch to one first")
-            model = self.model
+            model = self._ready()
             latent = self.engine.call(lambda: model.encode(torch.from_numpy(np.ascontiguousarray(picture))))
-            shape = (1, model.config.model.latent_channels, *model.config.model.latent_hw)
-            return StartFrame(value=latent, shape=shape, model_id=self._served.active)
+            return self._start_frame(latent)
 
     def start(
         self,
@@ -352,6 +349,8 @@ class WorldHost:
                 raise NotReadyError(
                     f"the start picture is for {frame.model_id!r}; {self._served.active!r} is served now"
                 )
+            if isinstance(frame.value, Snapshot):
+                return self._open(self._checked(frame.value).request, on_close, start=frame.value)
             every = options.reprefill_every
             try:
                 request = WorldRequest(
@@ -369,13 +368,7 @@ class WorldHost:
                 raise InvalidInputError(str(error)) from error
             return self._open(request, on_close)
 
-    def restore(
-        self,
-        snapshot: Snapshot,
-        *,
-        past: History | None = None,
-        on_close: Callable[[], None] | None = None,
-    ) -> LiveGame:
+    def restore(self, snapshot: Snapshot, *, past: History | None = None) -> LiveGame:
         """Begin a game in the middle; its choices are the snapshot's. `past` is that of the game that is forked.
 
         Raises:
@@ -383,10 +376,13 @@ class WorldHost:
             SnapshotError: it is another world's.
         """
         with self._lock:
-            if self._served.active is None:
-                raise NotReadyError("no model is loaded: switch to one first")
-            snapshot.check(self._current_loop, self._served.origin)
-            return self._open(snapshot.request, on_close, start=snapshot, past=past)
+            return self._open(self._checked(snapshot).request, None, start=snapshot, past=past)
+
+    def moment(self, source: bytes | File) -> StartFrame:
+        """A snapshot or its file, for `start`, where it stands for a picture and all choices. Errors as `restore`."""
+        snapshot = Snapshot.unpack(source) if isinstance(source, bytes) else source
+        with self._lock:
+            return self._start_frame(self._checked(snapshot))
 
     def fork(self, game: LiveGame) -> LiveGame:
         """Another game that goes on from where this one is. SessionEndedError when it is over."""
@@ -407,6 +403,23 @@ class WorldHost:
         self._served.switch(wanted)
         self._drop_what_does_not_fit()
 
+    # -- beginnings -------------------------------------------------------------------------------------------------
+    def _ready(self) -> WorldModel:
+        if self._served.active is None:
+            raise NotReadyError("no model is loaded: switch to one first")
+        return self.model
+
+    def _checked(self, snapshot: Any) -> Snapshot:
+        assert isinstance(snapshot, Snapshot), "a host's own snapshot is needed"
+        self._ready()
+        snapshot.check(self._current_loop, self._served.origin)
+        return snapshot
+
+    def _start_frame(self, value: Any) -> StartFrame:
+        config = self._ready().config.model
+        shape = (1, config.latent_channels, *config.latent_hw)
+        return StartFrame(value=value, shape=shape, model_id=self._served.active or "")
+
     @property
     def _current_loop(self) -> WorldLoop:
         if self._loop.model is not self.model:
@@ -426,10 +439,9 @@ class WorldHost:
             handle = self.engine.open(loop, request, rate=defaults.rate, on_close=lambda: _closed(on_close))
         except ValueError as error:
             raise InvalidInputError(str(error)) from error
+        origin = self._served.origin
         try:
-            game = LiveGame(
-                self.engine, handle, loop, self._served.origin, defaults.rewind, start=start, past=past
-            )
+            game = LiveGame(self.engine, handle, loop, origin, defaults.rewind, start=start, past=past)
         except BaseException:
             handle.close()
             raise

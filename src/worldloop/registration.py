@@ -36,7 +36,7 @@ def _register() -> None:
 class _Watch:
     """Sees the import of Gymnasium, registers after it, and is gone."""
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> ModuleSpec | None:
         if name != "gymnasium":
             return None
         sys.meta_path.remove(self)

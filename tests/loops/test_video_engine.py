@@ -130,7 +130,7 @@ def test_control_a_shared_memory_is_found(sessions: list[Session], video: VideoM
 
 def test_the_engine_serves_a_game_and_videos_side_by_side(sessions: list[Session]) -> None:
     engine = Engine(threaded=False)
-    handles = [engine.open(loop, wish, keep_chunks=True) for loop, wish in sessions]
+    handles = [engine.open(loop, wish, keep_chunks=isinstance(wish, VideoRequest)) for loop, wish in sessions]
     futures: list[Any] = []
     got: list[list[Emit]] = [[] for _ in sessions]
     for index, (_, wish) in enumerate(sessions):

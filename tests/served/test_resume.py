@@ -43,9 +43,9 @@ class Recorder:
         self.pictures: list[NDArray[np.uint8]] = []
         return self
 
-    def submit(self, controls: Controls) -> Future[Emit]:
+    def submit(self, controls: Controls, *, due: float = 0.0) -> Future[Emit]:
         self.controls.append(controls)
-        future = self.game.submit(controls)
+        future = self.game.submit(controls, due=due)
         future.add_done_callback(lambda done: done.exception() or self.pictures.extend(done.result().frames))
         return future
 

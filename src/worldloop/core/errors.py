@@ -10,6 +10,7 @@
     ├── BusyError                   no slot is free                          423, close 1013
     │   └── CapacityError           the device has no bytes or time left     423, close 1013
     ├── NotReadyError               a step that must come first is missing   412, close 1008
+    │   └── NoGameError             this player has no game on a socket      404
     ├── TicketError                 no valid ticket                          401, close 1008
     ├── SessionEndedError           the session is over, with its reason     410
     └── EngineError                 a plan failed; its own session only      500, close 1011
@@ -95,6 +96,12 @@ class NotReadyError(WorldloopError):
 
     http_status = 412
     close_code = 1008
+
+
+class NoGameError(NotReadyError):
+    """This player has no game that is being played."""
+
+    http_status = 404
 
 
 class TicketError(WorldloopError):

@@ -102,8 +102,8 @@ class Admission:
         if limit is None or share.load == 0 or load == 0 or load + share.load <= limit:
             return
         raise CapacityError(
-            f"the device has {max(limit - load, 0):.0%} of its time left and this needs {share.load:.0%} of it to keep "
-            "up: fewer players, fewer pictures a second or fewer passes would fit"
+            f"the device has {max(limit - load, 0):.0%} of its time left and this needs {share.load:.0%}: "
+            "try again later, or ask for less"
         )
 
 

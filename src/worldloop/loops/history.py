@@ -4,7 +4,7 @@ Snapshots are kept every few latent frames within a budget of bytes. Going back 
 frame into the session; the frames between are made again with what was held, which gives the same bytes.
 
 Owns which moments are kept. Does not own the formats (`snapshot`, `tape`) or making frames (`engine`). Used on the
-device thread by `host`.
+device thread by `live`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from worldloop.models.autoencoder import GROUP
 CLOSEST, FARTHEST = 4, 32
 """Latent frames from one snapshot to the next: fewer would cost more copying than making them again; more would let
 the player wait, and overfill the queue of inputs."""
+
+UNSEEN = 8
+"""Latent frames that a player may not have seen yet, and goes back beyond."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +62,7 @@ class History:
         self._digest = NO_FRAMES
         self._start = _Mark(take(state, origin), 0, NO_FRAMES)
         self._ring: deque[_Mark] = deque()
-        self._reach = self.frames_of(rewind.seconds) if rewind.seconds else 0
+        self._reach = self.frames_of(rewind.seconds) + UNSEEN if rewind.seconds else 0
         size = loop.price(state.request).resident_bytes
         self._most = rewind.bytes // size
         if not self._reach or not rewind.bytes:
@@ -130,6 +133,10 @@ class History:
         while self._ring and self._ring[-1].count > mark.count:
             self._ring.pop()
         return iter(again)
+
+    def forget_moments(self) -> None:
+        """The game is over: only its tape is left."""
+        self._ring.clear()
 
     def forked(self) -> History:
         """The same past for another session that goes on from here."""

@@ -51,6 +51,7 @@ class LiveGame:
         self._live: LiveControls | None = None
         self._history = engine.call(lambda: self._begin(start, past))
         handle.on_emit = self._remember
+        self._told, handle.on_close = handle.on_close, self._over
 
     @property
     def state(self) -> WorldState | None:
@@ -165,6 +166,12 @@ class LiveGame:
 
     def _remember(self, emit: Emit) -> None:
         self._history.made(self._living(), emit.frames)
+
+    def _over(self) -> None:
+        # At once, not when the collector comes by: the moments of a long game are its largest part.
+        self._history.forget_moments()
+        if self._told is not None:
+            self._told()
 
     def _living(self) -> WorldState:
         if self._handle.state is None:

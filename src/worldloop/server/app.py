@@ -17,6 +17,7 @@ from worldloop.server.errors import install_error_map
 from worldloop.server.guards import BodyLimit, OriginGuard, Origins, SecurityHeaders
 from worldloop.server.metrics import Metrics
 from worldloop.server.ops_routes import ops_router
+from worldloop.server.session_routes import session_router
 from worldloop.server.video_routes import video_router
 from worldloop.server.web_routes import Gallery, add_web_routes
 from worldloop.server.world_routes import world_router
@@ -62,6 +63,7 @@ def create_app(
     app.state.arena, app.state.metrics, app.state.videos = arena, metrics, videos
     install_error_map(app, metrics)
     app.include_router(world_router(arena, settings))
+    app.include_router(session_router(arena, settings))
     app.include_router(ops_router(arena, metrics))
     app.include_router(video_router(videos, settings, metrics))
     add_web_routes(app, gallery or _shipped(host, settings))

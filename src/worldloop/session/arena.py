@@ -18,11 +18,18 @@ from numpy.typing import NDArray
 
 from worldloop.codec.sandbox import read_stranger
 from worldloop.core.clock import Clock, within
-from worldloop.core.errors import BusyError, InvalidInputError, NotReadyError, TooLargeError, WorldloopError
+from worldloop.core.errors import (
+    BusyError,
+    InvalidInputError,
+    NotReadyError,
+    TicketError,
+    TooLargeError,
+    WorldloopError,
+)
 from worldloop.core.settings import Settings
 from worldloop.core.telemetry import log_event
 from worldloop.session.game import Encoder
-from worldloop.session.host import GameOptions, Host
+from worldloop.session.host import Game, GameOptions, Host, StartFrame
 from worldloop.session.leases import Leases
 from worldloop.session.observer import Levels, Observer
 from worldloop.session.occupancy import Occupancy
@@ -30,12 +37,15 @@ from worldloop.session.socket import PlayerSocket, describe
 from worldloop.session.stash import Stash, Stashed
 from worldloop.session.table import Seat, Table
 from worldloop.session.tickets import Tickets
+from worldloop.wire.controls import check_seconds
 from worldloop.wire.forms import StartForm
 from worldloop.wire.world import (
     BUSY_HTTP,
     BUSY_SOCKET,
     ModelsAnswer,
+    MomentAnswer,
     ReserveAnswer,
+    RewindAnswer,
     StartAnswer,
     StatusAnswer,
     SwitchAnswer,
@@ -206,6 +216,43 @@ class Arena:
         log_event(_log, "slot.reserved", user=user_id)
         return ReserveAnswer()
 
+    async def snapshot(self, user_id: str, *, ticket: str) -> bytes:
+        """The file of this moment of the player's game. Raises `NoGameError` and what `_admit` does."""
+        game = self._game(user_id, ticket)
+        return await self._call(lambda: game.snapshot().pack())
+
+    async def tape(self, user_id: str, *, ticket: str) -> bytes:
+        """The file of what was played; raises as `snapshot`."""
+        game = self._game(user_id, ticket)
+        return await self._call(lambda: game.tape().pack())
+
+    async def rewind(self, user_id: str, *, ticket: str, seconds: float) -> RewindAnswer:
+        """Take the player back. Raises as `snapshot`, and the host's refusal."""
+        self._admit(user_id, ticket)
+        return RewindAnswer(frame=await self._table.playing(user_id).rewind(check_seconds(seconds)))
+
+    async def fork(self, user_id: str, *, ticket: str, to: str) -> MomentAnswer:
+        """Have the next game of `to` begin where this player's game is now. Raises as `snapshot`.
+
+        With tickets on, `to` is the player.
+        """
+        game = self._game(user_id, ticket)
+        if check_user_id(to) != user_id and self.tickets.required:
+            raise TicketError("with tickets, a fork is for yourself: leave out 'to'")
+        frame = await self._call(lambda: self._host.moment(game.snapshot()))
+        return self._keep(to, frame)
+
+    async def restore(self, user_id: str, *, ticket: str, data: bytes) -> MomentAnswer:
+        """Have this player's next game begin from a snapshot's file. Raises `WorldloopError` when refused."""
+        self._admit(user_id, ticket)
+        with self._occupancy.inflight():
+            self._refuse_when_busy(user_id)
+            async with self._device:
+                frame = await self._call(lambda: self._host.moment(data))
+            answer = self._keep(user_id, frame)
+            self._occupancy.expect(user_id)
+        return answer
+
     async def play(self, user_id: str, *, ticket: str, socket: PlayerSocket, resume: str = "") -> None:
         """One open socket, from the checks to its close.
 
@@ -268,6 +315,15 @@ class Arena:
     def _admit(self, user_id: str, ticket: str) -> None:
         check_user_id(user_id)
         self.tickets.check(user_id, ticket)
+
+    def _game(self, user_id: str, ticket: str) -> Game:
+        self._admit(user_id, ticket)
+        return self._table.playing(user_id).game
+
+    def _keep(self, user_id: str, frame: StartFrame) -> MomentAnswer:
+        self._stash.put(user_id, Stashed(frame=frame, options=GameOptions()))
+        log_event(_log, "moment.ready", user=user_id, model=frame.model_id)
+        return MomentAnswer(model_id=frame.model_id, z0_shape=list(frame.shape))
 
     def _describe(self) -> dict[str, Any]:
         """The host's facts, with this server's own limit of denoising calls."""

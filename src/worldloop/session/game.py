@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,9 +25,10 @@ from numpy.typing import NDArray
 
 from worldloop.codec.h264 import AccessUnit
 from worldloop.core.clock import Clock, within
-from worldloop.core.errors import SessionEndedError
+from worldloop.core.errors import BusyError, NoGameError, SessionEndedError, WorldloopError
 from worldloop.core.settings import Settings
 from worldloop.engine.contract import Emit
+from worldloop.session.host import Game
 from worldloop.session.lead import Lead
 from worldloop.session.observer import Observer
 from worldloop.session.pacer import FramePacer
@@ -41,12 +43,21 @@ from worldloop.session.socket import (
     failed,
     over,
 )
-from worldloop.wire.controls import BadControlsError, ControlState, parse_controls
-from worldloop.wire.world import ack_message, close_reason, error_message, log_message, pack_access_unit
+from worldloop.wire.controls import BadControlsError, ControlState, parse_controls, parse_rewind
+from worldloop.wire.world import (
+    ack_message,
+    close_reason,
+    error_message,
+    log_message,
+    pack_access_unit,
+    rewound_message,
+)
 from worldloop.wire.world import session_over_message as over_message
 
 LOG_POLL_S = 0.1
 LATE_TURN_S = 0.05
+LATENT_PICTURES = 4
+"""Of every latent frame after the start picture."""
 TIMER_S = 0.001
 """Shorter waits are none: no timer is that fine, and a clock's own rounding could make one last for ever."""
 
@@ -57,6 +68,14 @@ class Encoder(Protocol):
     def encode(self, frame: NDArray[np.uint8], /) -> AccessUnit: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """A wish to go back; `answer` is for who asked from outside, None for the player."""
+
+    seconds: float
+    answer: asyncio.Future[int] | None
 
 
 class SlowClientError(SessionEndedError):
@@ -101,16 +120,36 @@ class GameSession:
         self.finished = asyncio.Event()
         self._stopped: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._pacer, self._lead = FramePacer(), Lead()
+        self._back: Back | None = None
         self._in_hand = 0
         self._unsent: Picture | None = None
         self._sending = asyncio.Lock()
         self._sent = 0
         self._threads = threads or ThreadPoolExecutor(1, thread_name_prefix="encode")
 
+    @property
+    def game(self) -> Game:
+        """The world on the device."""
+        return self._game
+
     def end(self, ending: Ending) -> None:
         """End from outside. Any number of calls, on the event loop; the first counts."""
         if not self._stopped.done():
             self._stopped.set_result(ending)
+
+    async def rewind(self, seconds: float) -> int:
+        """Take the player back, from outside; the latent frame that they are at then.
+
+        Raises:
+            BusyError: they are going back already.
+            WorldloopError: the host's refusal; the game goes on.
+            NoGameError: the game ended meanwhile.
+        """
+        if self._back is not None:
+            raise BusyError("this game is going back already")
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._turn(Back(seconds, answer))
+        return await answer
 
     async def run(self) -> Ending:
         """Play until something ends it; then nothing of this socket touches the game any more."""
@@ -126,6 +165,8 @@ class GameSession:
                 self._queue.appendleft(self._unsent)
             if self._first_sent.is_set():
                 self._progress.played_s += self._clock.monotonic() - self._first_sent_at
+            if self._back is not None and self._back.answer is not None and not self._back.answer.done():
+                self._back.answer.set_exception(NoGameError("the game ended before it went back"))
             self.finished.set()
             self._threads.submit(self._close_encoder)
             self._threads.shutdown(wait=False)
@@ -166,6 +207,7 @@ class GameSession:
                 return BROKEN if error.code == BROKEN_CODE else LEFT
             try:
                 state = parse_controls(message, self._progress.heard.state, max_bytes=limit)
+                seconds = parse_rewind(message, max_bytes=limit) if state is None else None
             except BadControlsError as error:
                 self._observer.refused(error.code)
                 with contextlib.suppress(SocketClosedError):
@@ -173,6 +215,8 @@ class GameSession:
                 continue
             if state is not None:
                 self._take(state)
+            elif seconds is not None and self._back is None:
+                self._turn(Back(seconds, None))
 
     def _take(self, state: ControlState) -> None:
         before, making = self._progress.heard, self._progress.making
@@ -188,6 +232,10 @@ class GameSession:
             if making is None:
                 await self._until_room()
                 await self._until_late()
+                if self._back is not None and not await self._go_back(self._back):
+                    continue
+                making = self._progress.making
+            if making is None:
                 began = self._clock.monotonic()
                 heard = self._progress.heard
                 making = Making(self._game.submit(heard.state.controls, due=self._due()), heard)
@@ -197,13 +245,48 @@ class GameSession:
             except SessionEndedError as error:
                 return await self._let_drain(over("over", str(error) or "the game is over"))
             self._progress.making = None
+            if making.rewound:
+                await self._gone_back(emit)
             # A frame that an earlier socket asked for says nothing about how long one takes.
             if began is not None:
                 self._observe(emit, self._clock.monotonic() - began)
             self._enqueue(emit, making.heard)
 
+    def _turn(self, back: Back) -> None:
+        self._back = back
+        self._room.set()
+
+    async def _go_back(self, back: Back) -> bool:
+        """Have the host go back, from what the player sees; whether it does."""
+        unseen = (len(self._queue) + self._in_hand) // LATENT_PICTURES
+        frames = self._game.frames_of(back.seconds) + unseen
+        due = self._clock.monotonic()
+        try:
+            future = await asyncio.get_running_loop().run_in_executor(
+                self._threads, lambda: self._game.rewind(frames, due=due)
+            )
+        except WorldloopError as error:
+            self._back = None
+            if back.answer is None:
+                self._observer.refused("rewind")
+                await self._deliver(error_message(code="rewind", message=str(error)))
+            elif not back.answer.done():
+                back.answer.set_exception(error)
+            return False
+        self._queue.clear()
+        self._progress.making = Making(future, self._progress.heard, rewound=True)
+        return True
+
+    async def _gone_back(self, emit: Emit) -> None:
+        """What follows starts anew for the decoder too."""
+        self._threads.submit(self._close_encoder)
+        await self._deliver(rewound_message(frame=emit.index))
+        back, self._back = self._back, None
+        if back is not None and back.answer is not None and not back.answer.done():
+            back.answer.set_result(emit.index)
+
     async def _until_room(self) -> None:
-        while len(self._queue) > self._settings.frames_low_watermark:
+        while len(self._queue) > self._settings.frames_low_watermark and self._back is None:
             self._room.clear()
             await self._room.wait()
 
@@ -218,7 +301,7 @@ class GameSession:
 
     async def _until_late(self) -> None:
         """Wait until the next frame can just be made in time, so that it shows the newest keys."""
-        while self._settings.just_in_time:
+        while self._settings.just_in_time and self._back is None:
             wait = self._lead.wait(self._clock.monotonic(), self._due())
             if wait < TIMER_S:
                 return
@@ -323,6 +406,7 @@ class GameSession:
     def _close_encoder(self) -> None:
         if self._encoder is not None:
             self._encoder.close()
+            self._encoder = None
 
 
 async def _guarded(part: Callable[[], Coroutine[Any, Any, Ending]]) -> Ending:

@@ -21,7 +21,7 @@ from worldloop.engine.contract import Emit
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartFrame:
-    """An encoded start picture: `value` is the host's own, `shape` its latent shape `[1, C, h, w]`."""
+    """An encoded start picture or a snapshot: `value` is the host's own, `shape` its latent's `[1, C, h, w]`."""
 
     value: Any
     shape: tuple[int, ...]
@@ -72,6 +72,14 @@ class HostReport:
     lost: str | None = None
 
 
+class File(Protocol):
+    """Something of a game that can be kept as a file."""
+
+    def pack(self) -> bytes:
+        """The file's bytes; does no device work."""
+        ...
+
+
 class Game(Protocol):
     """One running world. Thread-safe; every call returns at once."""
 
@@ -90,6 +98,26 @@ class Game(Protocol):
         True says that they were replaced. The player is told which picture shows which keys from this; a host
         that can't tell returns None, and the player is told of the next frame.
         """
+        ...
+
+    def rewind(self, frames: int, *, due: float = math.inf) -> Future[Emit]:
+        """Go back by latent frames, at most to the first; the future gets the one that is the newest then.
+
+        Blocks for less than a frame; only while no frame is in the making. Raises `InvalidInputError` when it is too
+        far, and changes nothing then.
+        """
+        ...
+
+    def frames_of(self, seconds: float) -> int:
+        """Latent frames of so many seconds at the model's rate, at least one."""
+        ...
+
+    def snapshot(self) -> File:
+        """This moment; blocks for less than a frame. `SessionEndedError` when the game is over."""
+        ...
+
+    def tape(self) -> File:
+        """What was played up to now; blocks as `snapshot`."""
         ...
 
     def close(self) -> None:
@@ -147,6 +175,10 @@ class Host(Protocol):
 
     def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
         """Encode a start picture, uint8 `[H, W, 3]` already at `frame_size`."""
+        ...
+
+    def moment(self, source: bytes | File) -> StartFrame:
+        """A snapshot or its file to begin a game from. `SnapshotError` when it does not fit what is served. Blocks."""
         ...
 
     def start(

@@ -23,6 +23,7 @@ REASONS = (
     "error",
     "form",
     "invalidinput",
+    "nogame",
     "not_an_object",
     "not_json",
     "nosuchvideo",

@@ -38,10 +38,11 @@ class Picture:
 
 @dataclass(slots=True)
 class Making:
-    """The latent frame in the making, and the controls that it is made with."""
+    """The latent frame in the making, the controls that it is made with, and whether the game went back to it."""
 
     future: Future[Emit]
     heard: Heard
+    rewound: bool = False
 
 
 class Progress:

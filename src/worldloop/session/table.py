@@ -16,7 +16,7 @@ from concurrent.futures import Executor
 
 from worldloop.codec.h264 import H264Encoder
 from worldloop.core.clock import Clock, within
-from worldloop.core.errors import NotReadyError
+from worldloop.core.errors import NoGameError, NotReadyError
 from worldloop.core.settings import Settings
 from worldloop.core.telemetry import SessionLog, log_event, session_log
 from worldloop.session.game import Encoder, GameSession
@@ -119,6 +119,13 @@ class Table:
         seat = Seat(lease, Progress(game, start, log=log), stashed.frame.model_id, freed)
         self._seats[lease.user_id] = seat
         return seat
+
+    def playing(self, user_id: str) -> GameSession:
+        """This player's game on its present socket. NoGameError when there is none."""
+        seat = self._seats.get(user_id)
+        if seat is None or seat.session is None:
+            raise NoGameError("you are not playing: open the game's socket first")
+        return seat.session
 
     async def take_up(self, user_id: str, token: str) -> Seat:
         """The game that `token` belongs to, taken from its broken or still open socket; `play` must follow at once.
@@ -259,6 +266,7 @@ class Table:
                 model_id=seat.model_id,
                 profile=self._host.active_profile,
                 played_s=seat.progress.played_s,
+                rewind_s=self._settings.rewind_s if self._settings.rewind_bytes else 0.0,
                 resume=None if token is None else (token, self._settings.resume_s),
             ),
             greeted=(lambda: None) if token is None else lambda: seat.renew(token),

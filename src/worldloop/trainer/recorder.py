@@ -69,8 +69,6 @@ def record(
         SettingsError: gymnasium or pyarrow is missing.
     """
     folder = Path(out)
-    if not license.strip():
-        raise InvalidInputError("license is empty; say under which licence the pictures may be used")
     if episodes is not None and episodes < 1:
         raise InvalidInputError(f"episodes is {episodes}; at least 1 is needed")
     with closing(
@@ -109,6 +107,8 @@ def write_recording(
         most: more episodes in the folder than this are another recording's.
         enough: so many episodes end it.
     """
+    if not license.strip():
+        raise InvalidInputError("license is empty; say under which licence the pictures may be used")
     wanted = Card(
         source=source.name, license=license, fps=source.fps, picture=source.picture,
         codec=LOSSLESS if lossless else LOSSY, settings=dict(source.settings),

@@ -17,6 +17,7 @@ from worldloop.core.types import KEYS, Controls
 
 MIN_FPS, MAX_FPS = 1.0, 120.0
 MAX_SEQ = 2**53 - 1
+MAX_SECONDS = 600.0
 
 
 class BadControlsError(InvalidInputError):
@@ -66,6 +67,28 @@ def parse_controls(text: str | bytes, current: ControlState, *, max_bytes: int =
         start_fps=current.start_fps,
         seq=_seq(message),
     )
+
+
+def parse_rewind(text: str | bytes, *, max_bytes: int = 4096) -> float | None:
+    """Seconds of a `rewind` message. None: it is of another type.
+
+    Raises:
+        BadControlsError: as `parse_controls`.
+    """
+    message = _read(text, max_bytes)
+    if message.get("type") != "rewind":
+        return None
+    seconds = message.get("seconds")
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise BadControlsError("wrong_type", f"seconds must be a number, not {_kind(seconds)}")
+    return check_seconds(seconds)
+
+
+def check_seconds(seconds: float) -> float:
+    """`seconds` to go back. BadControlsError out of range."""
+    if not 0 < seconds <= MAX_SECONDS:
+        raise BadControlsError("out_of_range", f"seconds must be above 0 and at most {MAX_SECONDS:g}")
+    return float(seconds)
 
 
 def _read(text: str | bytes, max_bytes: int) -> dict[str, Any]:

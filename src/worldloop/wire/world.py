@@ -85,6 +85,21 @@ class ReserveAnswer(_Answer):
     success: Literal[True] = True
 
 
+class MomentAnswer(_Answer):
+    """`POST /sessions/{user_id}/restore` and `/fork`: the next game begins there."""
+
+    success: Literal[True] = True
+    model_id: str
+    z0_shape: list[int]
+
+
+class RewindAnswer(_Answer):
+    """`POST /sessions/{user_id}/rewind`."""
+
+    success: Literal[True] = True
+    frame: int
+
+
 class OccupancyAnswer(_Answer):
     """Who keeps the server busy: games (`owner`), requests on the device, start pictures that wait."""
 
@@ -126,12 +141,14 @@ def hello_message(
     model_id: str,
     profile: dict[str, Any],
     played_s: float = 0.0,
+    rewind_s: float = 0.0,
     resume: tuple[str, float] | None = None,
 ) -> str:
     """First text of a socket. Clients of the published server ignore types that they don't know.
 
     Args:
         played_s: seconds of the limit that earlier sockets of this game have used.
+        rewind_s: how far back the game can go; 0 says nothing of it.
         resume: the token that takes this game up again after a break, and for how many seconds; None: it can't be.
     """
     back = {} if resume is None else {"resume": {"token": resume[0], "within_s": resume[1]}}
@@ -145,6 +162,7 @@ def hello_message(
         model_id=model_id,
         profile=profile,
         played_s=round(played_s, 3),
+        **({"rewind_s": rewind_s} if rewind_s else {}),
         **back,
     )
 
@@ -152,6 +170,11 @@ def hello_message(
 def ack_message(*, seq: int, frame: int) -> str:
     """`frame` numbers the socket's next binary message, from 0: the first made with the keys of `seq`."""
     return _text(type="ack", seq=seq, frame=frame)
+
+
+def rewound_message(*, frame: int) -> str:
+    """The pictures that follow are of latent frame `frame`, and the game goes on from there."""
+    return _text(type="rewound", frame=frame)
 
 
 def error_message(*, code: str, message: str) -> str:

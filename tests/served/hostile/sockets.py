@@ -127,6 +127,7 @@ def crowd(scene: Scene) -> str:
 
 
 def uploads_at_once(scene: Scene) -> str:
+    wait_for(lambda: scene.live.arena._leases.live == 1, "a free place")
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: scene.live.upload(USER, PICTURE).status_code, range(24)))
     return " ".join(sorted({str(code) for code in answers}))
@@ -134,6 +135,7 @@ def uploads_at_once(scene: Scene) -> str:
 
 def uploads_of_many(scene: Scene) -> str:
     """More players than start pictures are kept for: the oldest are forgotten."""
+    wait_for(lambda: scene.live.arena._leases.live == 1, "a free place")
     limit = scene.live.settings.stash_max
     users = [scene.fresh() for _ in range(limit + 4)]
     for user in users:

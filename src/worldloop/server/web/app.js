@@ -24,6 +24,7 @@ const SILENCE_MS = { usual: 15000, network: 2000 };
 const WALK = ["w", "a", "s", "d"];
 const BUSY_CLOSE = 1013;
 const REFUSED = 1008;
+const BACK_S = 5;
 const CLOSED = { 1008: "The server ended the game", 1011: "The world came to a stop" };
 
 const at = (id) => document.getElementById(id);
@@ -61,6 +62,7 @@ function enter(next, scene = {}) {
   state = next;
   const live = ["encoding", "loading", "playing", "held"].includes(next);
   at("leave").disabled = !live && next !== "busy";
+  at("back").hidden = next !== "playing" || !(hello?.rewind_s >= BACK_S);
   stage.scene({ state: next, title: "", live, ...scene });
   pad.show(live);
   // A key held early works from the first picture on.
@@ -315,6 +317,13 @@ function paintHelp(pressed) {
   for (const cap of at("help").querySelectorAll("[data-key]")) cap.classList.toggle("held", pressed[cap.dataset.key]);
 }
 
+function goBack() {
+  if (at("back").hidden) return;
+  stage.notice("");
+  player.rewind(BACK_S);
+  backToStage();
+}
+
 function toggleFull() {
   if (document.fullscreenElement) document.exitFullscreen();
   else at("theatre").requestFullscreen();
@@ -329,12 +338,14 @@ function backToStage() {
 async function open() {
   useProfile({ controls: WALK });
   at("leave").addEventListener("click", choose);
+  at("back").addEventListener("click", goBack);
   at("full").addEventListener("click", toggleFull);
   at("full").hidden = !document.fullscreenEnabled;
   document.addEventListener("fullscreenchange", () => {
     at("full").textContent = document.fullscreenElement ? "Exit full screen" : "Full screen";
   });
   addEventListener("keydown", (event) => {
+    if (event.key === "Backspace" && !event.repeat && !event.target.closest?.("input, textarea, select")) goBack();
     if (event.key !== "Escape" || event.target.closest?.("select")) return; // there it closes the list
     if (!at("leave").disabled && !document.fullscreenElement) choose();
   });

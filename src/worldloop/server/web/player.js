@@ -68,6 +68,11 @@ export class Player {
     this.sendText(JSON.stringify({ type: "keys", pressed, ...rates, seq: this.seq }));
   }
 
+  /** Asks for the world of `seconds` ago. */
+  rewind(seconds) {
+    if (!this.away && this.socket.readyState === WebSocket.OPEN) this.sendText(JSON.stringify({ type: "rewind", seconds }));
+  }
+
   sendText(text) {
     this.socket.send(text);
   }
