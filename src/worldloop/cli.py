@@ -82,6 +82,7 @@ def _serve(settings: Any, *, open_browser: bool) -> None:
     from worldloop.core.telemetry import setup_logging
     from worldloop.host import WorldHost
     from worldloop.server.run import serve
+    from worldloop.video_host import VideoHost
 
     setup_logging(form=settings.log_format, level=settings.log_level)
     host = WorldHost.from_settings(settings)
@@ -98,9 +99,41 @@ def _serve(settings: Any, *, open_browser: bool) -> None:
             webbrowser.open(url)
 
     try:
-        serve(host, settings, on_ready=ready)
+        serve(host, settings, video_host=VideoHost.from_settings(settings, host.engine), on_ready=ready)
     finally:
         host.close()
+
+
+@app.command()
+def video(
+    prompt: Annotated[str, typer.Argument(help="What it shows.")],
+    out: Annotated[Path, typer.Option(help="Write the MP4 here.")],
+    seconds: Annotated[int, typer.Option(min=1, help="How long it is.")] = 4,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="Same seed, same bytes; none draws one.")
+    ] = None,
+    first_frame: Annotated[
+        Path | None, typer.Option(help="Picture that it begins with; cut to the model's size.")
+    ] = None,
+    world: Annotated[str | None, typer.Option(help="World whose video model is used.")] = None,
+    model: Annotated[str | None, typer.Option(help="A video model: a checkpoint, or its folder.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any other setting.")
+    ] = None,
+) -> None:
+    """Make a video from text: the bytes that a server with the same settings sends."""
+    with _clear_errors():
+        from worldloop.core.settings import Settings
+        from worldloop.video_host import write_video
+
+        flags = {name: value for name, value in {"world": world, "video": model}.items() if value is not None}
+        settings = Settings.load(config, **flags, **_assignments(set_ or []))
+        made = write_video(
+            settings, out, prompt=prompt, seconds=seconds, seed=seed, first_frame=first_frame,
+            on_progress=lambda done, of: typer.echo(f"{done} of {of} pictures", err=True),
+        )  # fmt: skip
+        typer.echo(f"wrote {out}: {made.pictures} pictures, seed {made.seed}")
 
 
 @app.command()

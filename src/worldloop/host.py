@@ -396,7 +396,7 @@ class WorldHost:
     # spinning once pools hold more threads than there are cores. Every small parallel region then waits for the system
     # to wake a thread, which makes a latent frame take 1.7 times as long on two cores.
     def _switch(self, wanted: str) -> None:
-        if self.engine.sessions:
+        if any(game.state is not None for game in self._games):
             raise BusyError("a game is live; its model cannot change")
         self._served.switch(wanted)
         self._follow()

@@ -24,6 +24,7 @@ from worldloop.core.settings import Settings
 from worldloop.server.app import create_app
 from worldloop.server.run import listen, make_server, url_of
 from worldloop.session.host import Host
+from worldloop.session.videos import VideoHost
 
 WAIT_S = 30.0
 SERVER_THREAD = "server under test"
@@ -38,12 +39,12 @@ class Live:
         arena: the server's games.
     """
 
-    def __init__(self, host: Host, **settings: Any) -> None:
+    def __init__(self, host: Host, video_host: VideoHost | None = None, **settings: Any) -> None:
         self.host = host
         self.settings = Settings(port=0, **{"log_level": "warning", **settings})
         self._listener = listen(self.settings.host, self.settings.port)
         self.url = url_of(self._listener)
-        self._app = create_app(host, self.settings)
+        self._app = create_app(host, self.settings, video_host=video_host)
         self.arena = self._app.state.arena
         self._ready = threading.Event()
         self._server = make_server(self._app, self.settings, self._ready.set)

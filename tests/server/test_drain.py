@@ -45,7 +45,7 @@ PROGRAM = textwrap.dedent(
     options = json.loads(sys.argv[2])
     host = doubles.ScriptedHost()
     if options.pop("bulky", False):
-        run.create_app = lambda host, settings: create_app(host, settings, make_encoder=Bulky)
+        run.create_app = lambda *args, **more: create_app(*args, make_encoder=Bulky, **more)
     if options.pop("loading", False):
         host.load.clear()
     if options.pop("encoding", False):

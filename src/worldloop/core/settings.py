@@ -276,6 +276,30 @@ class Settings(BaseSettings):
     )
     h264_gop: int = Field(120, ge=1, le=10_000, description="Pictures from one key picture to the next.")
 
+    # Videos
+    video: str = Field(
+        "",
+        description="A video model: the path of a checkpoint or of its folder. Empty is the world's own, where it has "
+        "one; `off` is none.",
+    )
+    video_seconds_max: int = Field(60, ge=1, le=3600, description="Longest video, in seconds.")
+    video_queue: int = Field(
+        16, ge=1, le=10_000, description="Videos that may wait for the one that is made."
+    )
+    video_keep_s: Seconds = Field(
+        3600.0, description="A finished video is forgotten after this many seconds."
+    )
+    video_keep_mib: int = Field(
+        1024,
+        ge=1,
+        description="Disk for finished videos, in MiB; the oldest is forgotten first, the newest always kept.",
+    )
+    api_key: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="Key that `/v1` routes ask for, as `Authorization: Bearer KEY`; at least 16 characters.",
+    )
+
     # Network
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 chooses a free one.")
@@ -348,6 +372,7 @@ class Settings(BaseSettings):
         "default_model_id",
         "server_id",
         "ticket_secret",
+        "api_key",
         mode="before",
     )
     @classmethod

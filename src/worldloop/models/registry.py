@@ -239,6 +239,28 @@ def find_world(name: str) -> Path:
     )
 
 
+def is_video(path: Path) -> bool:
+    """Whether a file's name says that it is a video model, which lies beside worlds: `[<labels>-]video.safetensors`."""
+    return path.suffix == ".safetensors" and path.stem.split("-")[-1] == "video"
+
+
+def find_video(name: str, world: str) -> Path | None:
+    """The video model that a path names (a file, or a folder with one); when it is empty, the world's own, or None.
+
+    Raises:
+        InvalidInputError: the path holds none; or the world does not exist.
+    """
+    path = Path(name) if name else find_world(world)
+    if name and path.is_file():
+        return path
+    found = sorted(file for file in path.iterdir() if is_video(file)) if path.is_dir() else []
+    if name and not found:
+        raise InvalidInputError(
+            f"no video model in {path.name!r}: give a checkpoint, or a folder with a *-video.safetensors"
+        )
+    return found[0] if found else None
+
+
 def find_checkpoint(name: str) -> Path:
     """The checkpoint that a path names, or the first one of a world's folder; errors as in `find_world` and `scan`."""
     path = Path(name)
@@ -270,7 +292,9 @@ def scan_report(folder: Path, rules: Rules | None = None) -> ScanReport:
     digest = file_hash(report.autoencoder) if report.autoencoder.is_file() else None
     if digest is None:
         report.refusals.append(CheckpointError(folder.name, f"holds no {AUTOENCODER}"))
-    files = sorted(p for p in folder.iterdir() if p.suffix in SUFFIXES and p.name != AUTOENCODER)
+    files = sorted(
+        p for p in folder.iterdir() if p.suffix in SUFFIXES and p.name != AUTOENCODER and not is_video(p)
+    )
     if not files:
         report.refusals.append(
             CheckpointError(

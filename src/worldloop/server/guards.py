@@ -65,13 +65,15 @@ class Origins:
 
 
 class OriginGuard:
-    """Refuses (403) sockets and posts from pages of other origins, which CORS alone would let act unseen."""
+    """Refuses (403) sockets, posts and deletions from pages of other origins, which CORS alone would let act unseen."""
 
     def __init__(self, app: ASGIApp, *, origins: Origins, observer: Observer) -> None:
         self._app, self._origins, self._observer = app, origins, observer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        acts = scope["type"] == "websocket" or (scope["type"] == "http" and scope["method"] == "POST")
+        acts = scope["type"] == "websocket" or (
+            scope["type"] == "http" and scope["method"] in ("POST", "DELETE")
+        )
         if not acts or self._origins.admits(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return

@@ -28,6 +28,7 @@ from worldloop.server.http_transport import HttpTransport
 from worldloop.server.transport import PING_S, PlayTransport
 from worldloop.session.arena import Arena
 from worldloop.session.host import Host
+from worldloop.session.videos import VideoHost
 
 SOCKET_SLACK = 16
 """A message may be this many times the limit before the transport closes the socket. Below, an error text
@@ -105,10 +106,16 @@ def make_server(app: FastAPI, settings: Settings, on_ready: Callable[[], None]) 
     return Server(config, app.state.arena, settings.drain_s, on_ready)
 
 
-def serve(host: Host, settings: Settings, *, on_ready: Callable[[str], None] = lambda _: None) -> None:
+def serve(
+    host: Host,
+    settings: Settings,
+    *,
+    video_host: VideoHost | None = None,
+    on_ready: Callable[[str], None] = lambda _: None,
+) -> None:
     """Listen and serve until SIGINT or SIGTERM; running games are told.
 
-    `on_ready` gets the URL once the port listens. The host stays the caller's to close, as the last thing: the process
+    `on_ready` gets the URL once the port listens. The hosts stay the caller's to close, as the last thing: the process
     ends within `drain_s` of the signal, with status 0, whatever is still running. A second signal ends it at once.
 
     Raises:
@@ -117,7 +124,8 @@ def serve(host: Host, settings: Settings, *, on_ready: Callable[[str], None] = l
     listener = listen(settings.host, settings.port)
     try:
         url = url_of(listener)
-        server = make_server(create_app(host, settings), settings, lambda: on_ready(url))
+        app = create_app(host, settings, video_host=video_host)
+        server = make_server(app, settings, lambda: on_ready(url))
         asyncio.run(server.serve(sockets=[listener]))
     finally:
         listener.close()

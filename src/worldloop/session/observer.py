@@ -26,10 +26,12 @@ REASONS = (
     "nogame",
     "not_an_object",
     "not_json",
+    "nosuchvideo",
     "notready",
     "origin",
     "out_of_range",
     "picture",
+    "queuefull",
     "resume",
     "sessionended",
     "settings",
@@ -39,6 +41,7 @@ REASONS = (
     "toolarge",
     "worldloop",
     "wrong_type",
+    "wrongfield",
 )
 """Every reason of a refusal: an error's class (see `arena.reason_of`), a code of `wire.controls`, or a guard."""
 
