@@ -8,7 +8,6 @@ by the command line.
 from __future__ import annotations
 
 import math
-import os
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from worldloop.codec.fmp4 import FragmentWriter
 from worldloop.codec.still import cover_crop, read_picture
 from worldloop.core.errors import InvalidInputError
+from worldloop.core.files import replacing
 from worldloop.core.settings import Settings
 from worldloop.engine.contract import Emit, Price
 from worldloop.engine.engine import Engine
@@ -190,7 +190,6 @@ def write_video(
     devices.set_threads(settings.threads)
     device = devices.pick_device(settings.device)
     engine = Engine(classify=classify, relieve=lambda: devices.free_cache(device))
-    partial = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         host = VideoHost.from_settings(settings, engine)
         if host is None:
@@ -209,15 +208,13 @@ def write_video(
         writer = FragmentWriter(height=height, width=width, fps=host.fps)
         pictures, made = pictures_of(seconds, host.fps), 0
         rollout = host.start(order)
-        with partial.open("wb") as file:
+        with replacing(out) as partial, partial.open("wb") as file:
             while (frames := rollout.take().result()) is not None:
                 file.write(writer.write(frames))
                 made += len(frames)
                 on_progress(made, pictures)
-        partial.replace(out)
     except OSError as error:
         raise InvalidInputError(f"{Path(error.filename or out).name}: {error.strerror}") from None
     finally:
-        partial.unlink(missing_ok=True)
         engine.close()
     return Written(pictures=made, seed=order.seed)
