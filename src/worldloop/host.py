@@ -20,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldloop.core.errors import BusyError, InvalidInputError, NotReadyError
+from worldloop.core.memory import give_memory_back
 from worldloop.core.settings import Settings
 from worldloop.core.telemetry import log_event
 from worldloop.engine.admission import Admission
@@ -487,6 +488,6 @@ class WorldHost:
 
 
 def _closed(tell: Callable[[], None] | None) -> None:
-    devices.give_memory_back()
+    give_memory_back()
     if tell is not None:
         tell()

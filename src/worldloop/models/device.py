@@ -5,14 +5,13 @@ Called by whoever assembles a model (`api`, `cli`, `trainer`).
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
-import sys
 
 import torch
 
 from worldloop.core.errors import InvalidInputError
+from worldloop.core.memory import give_memory_back
 
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
@@ -101,6 +100,13 @@ def total_memory(device: torch.device) -> int | None:
     return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
 
 
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free on a CUDA device now; all of main memory for a CPU, whose use says little."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def free_cache(device: torch.device) -> None:
     """Give back what the allocator keeps for later."""
     if device.type == "cuda":
@@ -117,13 +123,3 @@ def is_lost(error: BaseException) -> bool:
     """Whether nothing will run on the device any more: an error that CUDA reports at every later call."""
     sticky = getattr(torch, "AcceleratorError", ())
     return not out_of_memory(error) and (isinstance(error, sticky) or "CUDA error" in str(error))
-
-
-def give_memory_back() -> None:
-    """Hand pages of main memory that hold nothing back to the system, where the C library can (glibc): under 1 ms.
-
-    It keeps them by itself, and a server's memory would grow by a tenth over its first hundreds of games.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from worldloop.codec.h264 import AccessUnit
 from worldloop.core.clock import Clock, within
 from worldloop.core.errors import BusyError, NoGameError, SessionEndedError, WorldloopError
+from worldloop.core.memory import give_memory_back
 from worldloop.core.settings import Settings
 from worldloop.engine.contract import Emit
 from worldloop.session.host import Game
@@ -407,6 +408,7 @@ class GameSession:
         if self._encoder is not None:
             self._encoder.close()
             self._encoder = None
+            give_memory_back()
 
 
 async def _guarded(part: Callable[[], Coroutine[Any, Any, Ending]]) -> Ending:
