@@ -1,0 +1,1 @@
+"""MOSS-Image against independent float64 references, on tiny random checkpoints in the real layout."""
