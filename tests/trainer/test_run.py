@@ -44,7 +44,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(tmp_path: Path, monkeypatch: py
     step = WorldTrainer.step
 
     def step_or_stop(self: WorldTrainer, clips: Any) -> float:
-        if self.step_number == 2:
+        if self.weights.steps == 2:
             raise StoppedError
         return step(self, clips)
 

@@ -43,6 +43,10 @@ class CausalConfig:
         freq_dim: sinusoids of the timestep.
         eps: of every norm.
         vocabulary: words that the learned table knows, lower case; empty when the text comes as vectors.
+        text_context: neighbours on each side that a word of the vocabulary is read with, so that "lake" and "east" of
+            one phrase belong together; 0 reads each word alone, and vectors always are.
+        places: rows and columns, counted from the middle token, that have learned vectors; no grid may have more. 0
+            leaves places to the rotary angles, which only know distances.
     """
 
     dim: int
@@ -56,6 +60,8 @@ class CausalConfig:
     freq_dim: int = 256
     eps: float = 1e-6
     vocabulary: tuple[str, ...] = ()
+    text_context: int = 0
+    places: int = 0
 
     def __post_init__(self) -> None:
         if self.dim % self.num_heads:
@@ -74,7 +80,10 @@ class CausalConfig:
         """(h, w) tokens of a frame of latent cells; ValueError when patches do not cover it."""
         if latent_hw[0] % self.patch or latent_hw[1] % self.patch:
             raise ValueError(f"latent_hw={latent_hw} must be multiples of patch={self.patch}")
-        return latent_hw[0] // self.patch, latent_hw[1] // self.patch
+        h, w = latent_hw[0] // self.patch, latent_hw[1] // self.patch
+        if self.places and max(h, w) > self.places:
+            raise ValueError(f"latent_hw={latent_hw} must be at most {self.places} tokens a side")
+        return h, w
 
     def pass_operations(self, rows: int, keys: int) -> int:
         """Multiply-adds of one pass over `rows` rows that read `keys` keys: trunk, attention, text and head."""
@@ -106,7 +115,8 @@ SIZES = {
         vocabulary=("a", "walk", "in", "the", "meadow", "lake"),
     ),
     "embedded": CausalConfig(
-        dim=256, ffn_dim=1024, num_heads=4, num_layers=6, channels=48, patch=1, text_dim=128, text_len=32,
+        dim=256, ffn_dim=1024, num_heads=4, num_layers=6, channels=48, patch=1, text_dim=128, text_len=48,
+        text_context=4, places=16,
     ),
     "wan-1.3b": CausalConfig(dim=1536, ffn_dim=8960, num_heads=12, num_layers=30),
 }  # fmt: skip
@@ -257,6 +267,10 @@ class CausalTransformer(nn.Module):
         self.patch_embedding = nn.Conv3d(config.channels, dim, kernel_size=side, stride=side)
         if config.vocabulary:
             self.words = nn.Embedding(1 + len(config.vocabulary), config.text_dim, padding_idx=0)
+        if reach := config.text_context:
+            self.neighbours = nn.Conv1d(config.text_dim, config.text_dim, 2 * reach + 1, padding=reach)
+        if config.places:
+            self.places = nn.Parameter(torch.empty(2, config.places, dim))
         self.text_embedding = nn.Sequential(
             nn.Linear(config.text_dim, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
         )
@@ -276,6 +290,9 @@ class CausalTransformer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
         nn.init.zeros_(self.head.head.weight)
+        if self.config.places:
+            # As large as what they are added to; from zero they stay too small to be looked for.
+            nn.init.normal_(self.places, std=0.5)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -310,7 +327,10 @@ class CausalTransformer(nn.Module):
             raise ValueError(f"a text of {text.shape[1]} is longer than the {config.text_len} that are read")
         if config.vocabulary:
             order = sinusoids(torch.arange(text.shape[1], device=text.device), config.text_dim)
-            text = (text > 0)[..., None] * (self.words(text) + order.to(self.dtype))
+            known = (text > 0)[..., None]
+            text = known * (self.words(text) + order.to(self.dtype))
+            if config.text_context:
+                text = known * (text + self.neighbours(text.transpose(1, 2)).transpose(1, 2))
         padded = F.pad(text.to(self.dtype), (0, 0, 0, config.text_len - text.shape[1]))
         result: Tensor = self.text_embedding(padded)
         return result
@@ -322,8 +342,14 @@ class CausalTransformer(nn.Module):
         return Cross(torch.stack([k for k, _ in pairs]), torch.stack([v for _, v in pairs]))
 
     def rows(self, latents: Tensor) -> Tensor:
-        """Latents `[B, F, C, y, x]` to rows `[B, F * N, D]`."""
+        """Latents `[B, F, C, y, x]` to rows `[B, F * N, D]`, with their places."""
         grid: Tensor = self.patch_embedding(latents.to(self.dtype).transpose(1, 2))
+        if self.config.places:
+            rows, columns = (
+                table[self.config.places // 2 - size // 2 :][:size]
+                for table, size in zip(self.places, grid.shape[-2:], strict=True)
+            )
+            grid = grid + (rows[:, None] + columns).permute(2, 0, 1)[:, None]
         return grid.flatten(2).transpose(1, 2)
 
     def latents(self, patches: Tensor, latent_hw: tuple[int, int]) -> Tensor:

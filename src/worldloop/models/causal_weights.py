@@ -98,7 +98,9 @@ ARCHITECTURE = tuple(f.name for f in fields(CausalConfig))
 REQUIRED = ("format", *OWN, *ARCHITECTURE)
 """Keys of a config that are never defaulted."""
 
-FACTS = ("autoencoder", "license", "trained_on")
+MAY_BE_ZERO = ("sink_frames", "text_context", "places")
+
+FACTS = ("autoencoder", "license", "trained_on", "grids")
 
 
 def check_guidance(scale: float) -> None:
@@ -255,7 +257,7 @@ def _value(key: str, saved: Mapping[str, Any]) -> Any:
         return value
     if key in ("shift", "guidance", "eps"):
         return number(saved, key)
-    return integer(saved, key, least=0 if key == "sink_frames" else 1)
+    return integer(saved, key, least=0 if key in MAY_BE_ZERO else 1)
 
 
 def _read_pt(path: Path) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:

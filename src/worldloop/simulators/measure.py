@@ -67,6 +67,11 @@ def walker_facing(frame: NDArray[np.uint8]) -> NDArray[np.int8]:
     return np.asarray(nearest // len(KINDS), np.int8)
 
 
+def walker_cells(frame: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which cells show a standing walker, on any kind and with any facing, within `LEGAL_RMSE`: bool [..., 6, 10]."""
+    return _nearest(_cells(frame), _walkers())[1] < LEGAL_RMSE
+
+
 def legal(frame: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """Which cells show a tile of the meadow within `LEGAL_RMSE`: bool [..., 6, 10]."""
     return tile_kinds(frame)[1] < LEGAL_RMSE

@@ -82,18 +82,22 @@ def panel(curve: Curve) -> Image.Image:
     return image
 
 
-def contact(strips: list[tuple[str, NDArray[np.uint8]]], columns: list[str]) -> Image.Image:
-    """Rows of pictures, uint8 `[columns, H, W, 3]` each, with a label on the left and column heads above."""
+def contact(
+    strips: list[tuple[str, NDArray[np.uint8]]], columns: list[str], *, head: str = "latent"
+) -> Image.Image:
+    """Rows of pictures, uint8 `[columns, H, W, 3]` each, a label on the left, above the columns what `head` names."""
     height, width = strips[0][1].shape[1:3]
-    label, head, gap = 84, 26, 6
-    size = (label + len(columns) * (width + gap), head + len(strips) * (height + gap))
+    label, top_margin, gap = 84, 26, 6
+    size = (label + len(columns) * (width + gap), top_margin + len(strips) * (height + gap))
     page = Image.new("RGB", size, _PAPER)
     draw = ImageDraw.Draw(page)
-    draw.text((gap, head / 2), "latent", _INK, _font(13), anchor="lm")
+    draw.text((gap, top_margin / 2), head, _INK, _font(13), anchor="lm")
     for column, name in enumerate(columns):
-        draw.text((label + column * (width + gap) + width / 2, head / 2), name, _INK, _font(13), anchor="mm")
+        draw.text(
+            (label + column * (width + gap) + width / 2, top_margin / 2), name, _INK, _font(13), anchor="mm"
+        )
     for row, (name, pictures) in enumerate(strips):
-        top = head + row * (height + gap)
+        top = top_margin + row * (height + gap)
         draw.multiline_text((gap, top + height / 2), name.replace(" ", "\n"), _INK, _font(13), anchor="lm")
         for column, picture in enumerate(pictures):
             page.paste(Image.fromarray(picture), (label + column * (width + gap), top))

@@ -166,7 +166,7 @@ class LatentWalks(LatentClips):
         stills, self._still, _ = _index(patches, table)
         self.actions = walks.actions
         body_codes = _encode_pairs(autoencoder, unique // table, unique % table)
-        still_codes = _encode_stills(autoencoder, stills)
+        still_codes = encode_stills(autoencoder, stills)
         self.stats = stats or _measure(body_codes, counts)
         self.body_codes = self.stats.gaussianise(body_codes, first=False).numpy()
         self.still_codes = self.stats.gaussianise(still_codes, first=True).numpy()
@@ -215,7 +215,8 @@ def _encode_pairs(autoencoder: Autoencoder, before: NDArray[np.int64], now: NDAr
 
 
 @torch.no_grad()
-def _encode_stills(autoencoder: Autoencoder, rows: NDArray[np.int64]) -> Tensor:
+def encode_stills(autoencoder: Autoencoder, rows: NDArray[np.int64]) -> Tensor:
+    """Latents of table rows `[K]` as pictures at rest, `[K, C]`."""
     parts = []
     for start in range(0, len(rows), 4096):
         frame = patch_values(rows[start : start + 4096], slice(-1, None))

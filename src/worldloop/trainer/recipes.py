@@ -1,6 +1,7 @@
-"""Named recipes: the data, the sizes and the two training loops of each shipped world.
+"""Named recipes: the data, the sizes and the two training loops of each shipped world, and reading any recipe.
 
-A recipe is plain data. `Recipe.load` also reads one from a TOML file. Called by `run` and the command line.
+A recipe is plain data. `load_recipe` also reads one from a TOML file. Does not own the recipes of models that read text
+(`text_recipes`). Called by `run` and the command line.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from worldloop.core.errors import SettingsError
 from worldloop.models.autoencoder import AutoencoderConfig
 from worldloop.models.summaryformer import SummaryformerConfig
 from worldloop.trainer.autoencoder import AutoencoderRecipe
+from worldloop.trainer.text_recipes import TEXT_RECIPES, TextRecipe
 from worldloop.trainer.world import WorldRecipe
 
 
@@ -71,18 +73,27 @@ class Recipe:
         Raises:
             SettingsError: unknown name or key; the message lists what there is.
         """
-        if name_or_file in RECIPES:
-            return RECIPES[name_or_file]
-        path = Path(name_or_file)
-        if path.suffix != ".toml" or not path.is_file():
-            raise SettingsError(f"recipe {name_or_file!r} must be one of {sorted(RECIPES)} or a .toml file")
-        changes = tomllib.loads(path.read_text())
-        base = cls.load(str(changes.pop("base", "meadow")))
-        changed: Recipe = _change(base, changes, path.name)
-        return changed
+        recipe = load_recipe(name_or_file)
+        if not isinstance(recipe, Recipe):
+            raise SettingsError(f"recipe {name_or_file!r} makes a model that reads text, not a world")
+        return recipe
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def load_recipe(name_or_file: str) -> Recipe | TextRecipe:
+    """`Recipe.load`, and the same for models that read text."""
+    named: dict[str, Recipe | TextRecipe] = {**RECIPES, **TEXT_RECIPES}
+    if name_or_file in named:
+        return named[name_or_file]
+    path = Path(name_or_file)
+    if path.suffix != ".toml" or not path.is_file():
+        raise SettingsError(f"recipe {name_or_file!r} must be one of {sorted(named)} or a .toml file")
+    changes = tomllib.loads(path.read_text())
+    base = load_recipe(str(changes.pop("base", "meadow")))
+    changed: Recipe | TextRecipe = _change(base, changes, path.name)
+    return changed
 
 
 def _change(value: Any, changes: dict[str, Any], where: str) -> Any:
@@ -95,8 +106,12 @@ def _change(value: Any, changes: dict[str, Any], where: str) -> Any:
         if is_dataclass(old):
             new[key] = _change(old, change, f"{where}: {key}")
         else:
-            new[key] = tuple(change) if isinstance(change, list) else change
+            new[key] = _tuples(change)
     return replace(value, **new)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, list) else value
 
 
 _MEADOW = Recipe(

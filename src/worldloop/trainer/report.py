@@ -80,12 +80,14 @@ class Report:
         facts: what was measured, and on what: model, training step, machine, sizes, seconds.
         rows, curves: in the order of the table and of the sheet.
         strips: pictures for the contact sheet.
+        columns: what the numbers above the strips are.
     """
 
     facts: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
     curves: list[Curve] = field(default_factory=list)
     strips: list[Strip] = field(default_factory=list)
+    columns: str = "latent"
 
     @property
     def passed(self) -> bool:
@@ -127,12 +129,12 @@ def write_report(report: Report, folder: Path, *, training: Path | None = None) 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "eval.json").write_text(json.dumps(report.to_dict(), indent=1) + "\n")
     (folder / "table.md").write_text(_page(report))
-    charts.sheet(report.curves).save(folder / "curves.png", optimize=True)
+    if report.curves:
+        charts.sheet(report.curves).save(folder / "curves.png", optimize=True)
     strips = [(strip.label, strip.pictures) for strip in report.strips]
     if strips:
-        charts.contact(strips, [f"{n}" for n in report.strips[0].latents]).save(
-            folder / "contact.png", optimize=True
-        )
+        heads = [f"{n}" for n in report.strips[0].latents]
+        charts.contact(strips, heads, head=report.columns).save(folder / "contact.png", optimize=True)
     if training is not None:
         charts.sheet(training_curves(training)).save(folder / "training.png", optimize=True)
 

@@ -12,15 +12,12 @@ Owns files and the order of stages. Called by the command line.
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from worldloop.core.files import replacing
 from worldloop.models.autoencoder import Autoencoder, LatentStats
@@ -28,6 +25,7 @@ from worldloop.models.registry import AUTOENCODER, find_checkpoint, find_world
 from worldloop.models.summaryformer import Summaryformer
 from worldloop.models.weights import load_autoencoder, load_weights, save_autoencoder, save_checkpoint
 from worldloop.trainer import autoencoder as autoencoder_stage
+from worldloop.trainer.curve_file import CurveFile
 from worldloop.trainer.datasets import LatentClips
 from worldloop.trainer.model_card import model_card
 from worldloop.trainer.recipes import Recipe
@@ -90,7 +88,7 @@ class Run:
         optimiser = autoencoder_stage.optimiser(model, recipe)
         batches = data.batches(recipe, rng)
         check = next(held_out.batches(recipe, np.random.default_rng(0)))
-        with _Curve(self.folder / "autoencoder.csv", "autoencoder", recipe.steps) as curve:
+        with CurveFile(self.folder / "autoencoder.csv", "autoencoder", recipe.steps) as curve:
             for step in range(recipe.steps):
                 rise, fall = min(1.0, (step + 1) / 100), min(1.0, 2.0 * (1 - step / recipe.steps))
                 for group in optimiser.param_groups:
@@ -129,18 +127,18 @@ class Run:
         check = held_out.latents(autoencoder, data.stats).clips(
             8, recipe.frames, np.random.default_rng(0), sink_gap_max=gap
         )
-        with _Curve(self.folder / "world.csv", "world", recipe.steps, done=trainer.step_number) as curve:
-            while trainer.step_number < recipe.steps:
-                rng = np.random.default_rng((self.recipe.data.seed, trainer.step_number))
+        with CurveFile(self.folder / "world.csv", "world", recipe.steps, done=trainer.weights.steps) as curve:
+            while trainer.weights.steps < recipe.steps:
+                rng = np.random.default_rng((self.recipe.data.seed, trainer.weights.steps))
                 values = {
                     "loss": trainer.step(data.clips(recipe.batch, recipe.frames, rng, sink_gap_max=gap))
                 }
-                last = trainer.step_number == recipe.steps
-                if trainer.step_number % VALIDATE_EVERY == 0 or last:
-                    values |= trainer.validate(check, trainer.average)
-                if trainer.step_number % SAVE_EVERY == 0 or last:
+                last = trainer.weights.steps == recipe.steps
+                if trainer.weights.steps % VALIDATE_EVERY == 0 or last:
+                    values |= trainer.validate(check, trainer.weights.average)
+                if trainer.weights.steps % SAVE_EVERY == 0 or last:
                     self._save(state_file, trainer)
-                curve.add(trainer.step_number, values)
+                curve.add(trainer.weights.steps, values)
         return self.checkpoint
 
     def _save(self, state_file: Path, trainer: WorldTrainer) -> None:
@@ -149,50 +147,19 @@ class Run:
         recipe = self.recipe
         save_checkpoint(
             self.checkpoint,
-            trainer.average,
+            trainer.weights.average,
             timesteps=recipe.world.timesteps,
             timestep_shift=recipe.timestep_shift,
             cache_mode=recipe.world.cache_mode,
             profile=recipe.profile,
             jump_sprint=recipe.jump_sprint,
             yaw=recipe.yaw,
-            step=trainer.step_number,
+            step=trainer.weights.steps,
             autoencoder=self.autoencoder_file,
             encode_fps=recipe.encode_fps,
             license=recipe.license,
             trained_on=recipe.trained_on,
         )
         files = [self.checkpoint, self.autoencoder_file]
-        card = model_card(recipe, trainer.average, trainer.step_number, files)
+        card = model_card(recipe, trainer.weights.average, trainer.weights.steps, files)
         (self.folder / "card.md").write_text(card)
-
-
-class _Curve:
-    """A CSV that grows a row a step, and a progress bar with the same numbers."""
-
-    def __init__(self, path: Path, title: str, steps: int, done: int = 0) -> None:
-        self._path, self._title, self._steps, self._done = path, title, steps, done
-        self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-        )  # fmt: skip
-
-    def __enter__(self) -> _Curve:
-        self._progress.start()
-        self._task = self._progress.add_task(self._title, total=self._steps, completed=self._done, note="")
-        self._file = self._path.open("a", newline="")
-        self._writer = csv.writer(self._file)
-        if self._path.stat().st_size == 0:
-            self._writer.writerow(("step", "time", "name", "value"))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-        self._file.close()
-
-    def add(self, step: int, values: dict[str, float]) -> None:
-        now = round(time.time(), 1)
-        self._writer.writerows((step, now, name, f"{value:.6g}") for name, value in values.items())
-        self._file.flush()
-        note = " ".join(f"{name} {value:.4g}" for name, value in values.items())
-        self._progress.update(self._task, completed=step, note=note)

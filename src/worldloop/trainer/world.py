@@ -1,6 +1,6 @@
 """Training of a Summaryformer on latent clips: one optimiser step, and nothing about files or time.
 
-Owns the loss, the optimisers, the bfloat16 working copy and the moving average. Called by `run`.
+Owns the loss. Does not own the optimisers and the copies of the weights (`masters`). Called by `run`.
 
 What makes a dream hold: train at the timesteps that are served; put noise on the history, then replace most of it by
 the model's own predictions; weigh channels by what they do to the picture.
@@ -8,7 +8,6 @@ the model's own predictions; weigh channels by what they do to the picture.
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from worldloop.models.clip import BlockFn, ClipGeometry, clip_block, clip_v
 from worldloop.models.sampling import Schedule
 from worldloop.models.summaryformer import Summaryformer
 from worldloop.trainer.datasets import Clips
+from worldloop.trainer.masters import Masters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ class WorldRecipe:
 
 
 class WorldTrainer:
-    """Master weights in float32, a working copy in bfloat16, and their moving average.
+    """One world on its way.
 
     Args:
         model: start values; its weights become the master copy.
@@ -80,6 +80,9 @@ class WorldTrainer:
         schedule: noise law.
         seed: of everything drawn here.
         compile_blocks: run blocks through torch.compile.
+
+    Attributes:
+        weights: what is trained; `weights.average` is what is served.
     """
 
     def __init__(
@@ -93,12 +96,11 @@ class WorldTrainer:
         compile_blocks: bool = True,
     ) -> None:
         self.recipe = recipe
-        self.master = model.float().train()
-        self.average = copy.deepcopy(model).requires_grad_(False)
-        self.work = copy.deepcopy(model).to_serving(torch.bfloat16).train().requires_grad_(True)
+        self.weights = Masters(
+            model, muon_rate=recipe.muon_rate, adam_rate=recipe.adam_rate, horizon=recipe.average
+        )
         self.geometry = ClipGeometry(model.config, recipe.frames)
         self.generator = torch.Generator().manual_seed(seed)
-        self.step_number = 0
         weights = (channel_std / channel_std.mean()) ** recipe.channel_power
         self._channel_weights = weights / weights.mean()
         scales = [(schedule or Schedule()).scales(t) for t in recipe.timesteps]
@@ -106,41 +108,11 @@ class WorldTrainer:
         self._sigma = torch.tensor([s for _, s in scales])
         self._times = torch.tensor(recipe.timesteps, dtype=torch.float32)
         self._block_fn: BlockFn = torch.compile(clip_block, dynamic=False) if compile_blocks else clip_block
-        trunk = {id(p) for p in self.master.blocks.parameters() if p.ndim == 2}
-        matrices = [p for p in self.master.parameters() if id(p) in trunk]
-        self._rest = [p for p in self.master.parameters() if id(p) not in trunk]
-        self._optimisers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(
-                matrices, lr=recipe.muon_rate, momentum=0.95, weight_decay=0.05, adjust_lr_fn="original"
-            ),
-            torch.optim.AdamW(self._rest, lr=recipe.adam_rate, betas=(0.9, 0.99), weight_decay=1e-3),
-        ]
-        self._pairs = list(zip(self.master.parameters(), self.work.parameters(), strict=True))
 
     def step(self, clips: Clips) -> float:
         """One optimiser step; returns the loss."""
-        loss = self._loss(self.work, clips, history=self._history(clips))
-        for work in self.work.parameters():
-            work.grad = None
-        loss.backward()
-        for master, work in self._pairs:
-            master.grad = None if work.grad is None else work.grad.to(master.dtype)
-        torch.nn.utils.clip_grad_norm_(self._rest, 1.0)
-        scale = self.recipe.rate_scale(self.step_number)
-        for optimiser, rate in zip(
-            self._optimisers, (self.recipe.muon_rate, self.recipe.adam_rate), strict=True
-        ):
-            for group in optimiser.param_groups:
-                group["lr"] = rate * scale
-            optimiser.step()
-        self.step_number += 1
-        keep = min(1 - 1 / self.recipe.average, self.step_number / (self.step_number + 20))
-        with torch.no_grad():
-            torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
-            torch._foreach_lerp_(
-                list(self.average.parameters()), [master for master, _ in self._pairs], 1 - keep
-            )
-        return float(loss.detach())
+        loss = self._loss(self.weights.work, clips, history=self._history(clips))
+        return self.weights.step(loss, self.recipe.rate_scale(self.weights.steps))
 
     @torch.no_grad()
     def validate(self, clips: Clips, model: Summaryformer) -> dict[str, float]:
@@ -157,24 +129,12 @@ class WorldTrainer:
 
     def state(self) -> dict[str, Any]:
         """Everything needed to go on, tensors and numbers only."""
-        return {
-            "master": self.master.state_dict(),
-            "average": self.average.state_dict(),
-            "optimisers": [optimiser.state_dict() for optimiser in self._optimisers],
-            "generator": self.generator.get_state(),
-            "step": self.step_number,
-        }
+        return {**self.weights.state(), "generator": self.generator.get_state()}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from `state`."""
-        self.master.load_state_dict(state["master"])
-        self.average.load_state_dict(state["average"])
-        for optimiser, saved in zip(self._optimisers, state["optimisers"], strict=True):
-            optimiser.load_state_dict(saved)
+        self.weights.restore(state)
         self.generator.set_state(state["generator"])
-        self.step_number = int(state["step"])
-        with torch.no_grad():
-            torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
 
     def _predict(
         self,
@@ -196,7 +156,7 @@ class WorldTrainer:
         records, written_at = self._records(history, generator)
         v = clip_v(
             model, self.geometry, records, noisy, self._times[choice], actions, fps, clips.sink_gap,
-            record_timestep=written_at, block_fn=self._block_fn if model is self.work else None,
+            record_timestep=written_at, block_fn=self._block_fn if model is self.weights.work else None,
         )  # fmt: skip
         return v, alpha * noisy - sigma * v
 
@@ -227,10 +187,10 @@ class WorldTrainer:
         recipe = self.recipe
         history = clips.latents
         chance = float(torch.rand((), generator=self.generator))
-        if self.step_number >= recipe.own_from * recipe.steps and chance < recipe.own_steps:
+        if self.weights.steps >= recipe.own_from * recipe.steps and chance < recipe.own_steps:
             noise = torch.randn(history.shape, generator=self.generator)
             choice = torch.zeros(clips.weights.shape, dtype=torch.long)
-            _, x0 = self._predict(self.work, clips, history, choice, noise, self.generator)
+            _, x0 = self._predict(self.weights.work, clips, history, choice, noise, self.generator)
             own = torch.rand(clips.weights.shape, generator=self.generator) < recipe.own_share
             own &= clips.weights > 0
             history = torch.where(own[..., None, None], x0, history)
