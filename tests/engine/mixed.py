@@ -1,4 +1,4 @@
-"""Worlds and videos as one load on an engine: begun, ticked and taken to their ends, and compared.
+"""Worlds, videos and pictures as one load on an engine: begun, ticked and taken to their ends, and compared.
 
 Called by the tests of the engine's gates.
 """
@@ -9,7 +9,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -18,17 +18,31 @@ from worldloop.engine.contract import Emit, Loop
 from worldloop.engine.engine import Engine
 from worldloop.engine.handle import Handle
 from worldloop.engine.scheduler import Candidate, pick
+from worldloop.loops.picture import PictureRequest
+from worldloop.loops.video_request import VideoRequest
 from worldloop.loops.world import WorldRequest
 from worldloop.testing import ScriptedPlayer
 
 Session = tuple[Loop[Any], Any]
+ValueT = TypeVar("ValueT")
 PLAYER = ScriptedPlayer.of("w", "wd", "", "a")
 LATENTS = 7
 """Body frames of a world; more than its window."""
 
 
-def is_world(session: Session) -> bool:
-    return isinstance(session[1], WorldRequest)
+FAMILIES = {WorldRequest: "world", VideoRequest: "video", PictureRequest: "picture"}
+
+
+def family(session: Session) -> str:
+    """By its request."""
+    return FAMILIES[type(session[1])]
+
+
+def of(wanted: str, sessions: Sequence[Session], values: Sequence[ValueT]) -> list[ValueT]:
+    """The values that belong to the sessions of one family."""
+    found = [value for session, value in zip(sessions, values, strict=True) if family(session) == wanted]
+    assert found, f"no {wanted} in this load"
+    return found
 
 
 @dataclass
@@ -41,13 +55,14 @@ class Running:
     latents: list[Tensor] = field(default_factory=list)
 
     def hear(self, emit: Emit) -> None:
-        """Keep a chunk, and the clean latent that a world's state has by then."""
+        """Keep a chunk, and the clean latent that the state of a world or picture has by then."""
         self.emits.append(emit)
         self.latents.append(self.handle.state.x)
 
     @property
     def chunks(self) -> list[bytes]:
-        return [emit.frames.tobytes() for emit in self.emits]
+        """What can be seen; a picture's news of its steps cannot."""
+        return [emit.frames.tobytes() for emit in self.emits if len(emit.frames)]
 
     def take(self) -> bool:
         """Take a chunk of a job that is there; whether there was one, so that the job can go on."""
@@ -62,9 +77,9 @@ class Running:
 def begin(engine: Engine, session: Session, *, latents: int = LATENTS, due: float = math.inf) -> Running:
     """Open a session and ask for all of it."""
     loop, wish = session
-    running = Running(engine.open(loop, wish, keep_chunks=not is_world(session)))
+    running = Running(engine.open(loop, wish, keep_chunks=family(session) != "world"))
     running.handle.on_emit = running.hear
-    if is_world(session):
+    if family(session) == "world":
         for latent in range(-1, latents):
             running.handle.submit(Controls() if latent < 0 else PLAYER.controls(latent), due=due)
     else:

@@ -25,7 +25,7 @@ def test_without_limits_everyone_is_let_in() -> None:
 
 def test_peaks_count_once_because_one_plan_runs_at_a_time() -> None:
     admission = Admission(memory_bytes=100 * MIB)
-    admission.base_bytes = 20 * MIB
+    admission.hold("weights", 20 * MIB)
     admission.admit("a", share(10, 30))
     admission.admit("b", share(10, 30))
 

@@ -1,4 +1,4 @@
-"""The engine's six gates over mixed loads: worlds and videos on one engine, real attention, real memories.
+"""The engine's gates over mixed loads: worlds, videos and pictures on one engine, real attention, real memories.
 
 Proven elsewhere, and not again here:
 
@@ -7,17 +7,16 @@ Proven elsewhere, and not again here:
     3 streamed = final      one rollout by itself: `loops/test_video`
     4 snapshot = restored   after any unit, and each thing left out: `loops/test_snapshot`; in a new process:
                             `test_api_time`; a video goes on from its latents: `loops/test_video`
-    5 cancel                one session by itself: `test_interleaving`, `loops/test_video_engine`
+    5 cancel                in a mixed load: `test_gates_cancel`; one session by itself: `test_interleaving`,
+                            `loops/test_video_engine`
 
 Here the engine itself runs them all at once, in any order, and every comparison goes through `same` (gate 6).
 """
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,32 @@ import pytest
 import torch
 from torch import Tensor
 
-from worldloop.core.errors import CapacityError, SessionEndedError
 from worldloop.engine import engine as engine_module
-from worldloop.engine.admission import Admission
 from worldloop.engine.contract import Plan, Result
 from worldloop.engine.engine import Engine
-from worldloop.engine.handle import Handle
+from worldloop.loops.causal_pictures import CausalPictures, Reading
 from worldloop.loops.model import WorldModel
+from worldloop.loops.picture import PictureLoop, PictureRequest
 from worldloop.loops.snapshot import Origin, Snapshot, put_back, take
 from worldloop.loops.video import VideoLoop, VideoState
 from worldloop.loops.video_model import VideoModel
 from worldloop.loops.video_request import VideoRequest
 from worldloop.loops.world import WorldLoop, WorldRequest, WorldState
-from worldloop.testing import random_video_model
 
-from .mixed import LATENTS, PLAYER, AnyOrder, Running, Session, alone, begin, is_world, run, same, together
+from .mixed import (
+    LATENTS,
+    PLAYER,
+    AnyOrder,
+    Running,
+    Session,
+    alone,
+    begin,
+    family,
+    of,
+    run,
+    same,
+    together,
+)
 
 Ask = Callable[..., WorldRequest]
 FRAMES = 8
@@ -49,32 +59,40 @@ ORIGIN = Origin(model_id="tiny-3r", checkpoint="a" * 64, autoencoder="b" * 64, r
 
 
 @pytest.fixture(scope="module")
-def video(one_thread: None) -> VideoModel:
-    return random_video_model()
+def plant(
+    ask: Ask, model: WorldModel, video: VideoModel, picture: CausalPictures
+) -> Callable[..., list[Session]]:
+    """Three worlds, two videos and two pictures, a loop a family, each of a given class."""
 
+    def make(
+        worlds: type[WorldLoop] = WorldLoop,
+        videos: type[VideoLoop] = VideoLoop,
+        pictures: type[PictureLoop] = PictureLoop,
+    ) -> list[Session]:
+        a, b, c = worlds(model), videos(video), pictures(picture)
 
-@pytest.fixture(scope="module")
-def plant(ask: Ask) -> Callable[..., list[Session]]:
-    """Three worlds and two videos, a loop a family, each a given class."""
+        def film(prompt: str, **wishes: Any) -> VideoRequest:
+            return VideoRequest(prompt=video.encode_text(prompt), latent_frames=FRAMES, **wishes)
 
-    def make(worlds: WorldLoop, videos: VideoLoop) -> list[Session]:
-        def wish(prompt: str, **wishes: Any) -> VideoRequest:
-            return VideoRequest(prompt=videos.model.encode_text(prompt), latent_frames=FRAMES, **wishes)
-
+        still = PictureRequest(
+            prompt="a lake", size=(48, 64), seed=1, steps=4, guidance=2.0, shift=3.0, negative="walk"
+        )
         return [
-            (worlds, ask(seed=1)),
-            (videos, wish("walk in the meadow", seed=1, guidance=2.0)),
-            (worlds, ask(seed=2)),
-            (videos, wish("a lake", seed=2, guidance=1.0, solver="euler")),
-            (worlds, ask(seed=3)),
+            (a, ask(seed=1)),
+            (b, film("walk in the meadow", seed=1, guidance=2.0)),
+            (c, replace(still, previews=1)),
+            (a, ask(seed=2)),
+            (b, film("a lake", seed=2, guidance=1.0, solver="euler")),
+            (c, replace(still, prompt="the meadow", size=(32, 32), seed=2, guidance=1.0)),
+            (a, ask(seed=3)),
         ]
 
     return make
 
 
 @pytest.fixture(scope="module")
-def sessions(plant: Callable[..., list[Session]], model: WorldModel, video: VideoModel) -> list[Session]:
-    return plant(WorldLoop(model), VideoLoop(video))
+def sessions(plant: Callable[..., list[Session]]) -> list[Session]:
+    return plant()
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +127,8 @@ def test_in_any_order_each_has_its_own_bytes(
     found = [running.chunks for running in together(engine, sessions)]
 
     assert same(found, expected)
-    assert [len(chunks) for chunks in found] == [1 + LATENTS, 4, 1 + LATENTS, 4, 1 + LATENTS]
-    assert len({b"".join(chunks) for chunks in found}) == 5, "five different sessions"
+    assert [len(chunks) for chunks in found] == [1 + LATENTS, 4, 2, 1 + LATENTS, 4, 1, 1 + LATENTS]
+    assert len({b"".join(chunks) for chunks in found}) == 7, "seven different sessions"
     assert order.could_join > 20, "a batch was possible, and exact mode made none"
     assert engine.plans == engine.batches > 100
 
@@ -122,6 +140,19 @@ def test_with_any_deadlines_each_has_its_own_bytes(
     found = [running.chunks for running in together(Engine(threaded=False), sessions, due_seed=seed)]
 
     assert same(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["world", "video", "picture"])
+def test_a_family_that_stays_away_changes_no_byte_of_the_others(
+    kind: str, sessions: list[Session], expected: list[list[bytes]], any_order: Callable[[int], AnyOrder]
+) -> None:
+    any_order(5)
+    present = [
+        (each, chunks) for each, chunks in zip(sessions, expected, strict=True) if family(each) != kind
+    ]
+    found = together(Engine(threaded=False), [each for each, _ in present])
+
+    assert same([running.chunks for running in found], [chunks for _, chunks in present])
 
 
 class OneMemoryForWorlds(WorldLoop):
@@ -161,29 +192,36 @@ class OneDecoderForVideos(VideoLoop):
         return result
 
 
+class OneTextForPictures(PictureLoop):
+    """The planted fault: every picture reads the text of the first."""
+
+    first: Reading | None = None
+
+    def _condition(self, plan: Plan) -> Result:
+        result = super()._condition(plan)
+        made = result.outputs["condition"]
+        self.first = self.first or made
+        return Result(outputs={**result.outputs, "condition": replace(made, cross=self.first.cross)})
+
+
 @pytest.mark.parametrize(
-    ("worlds", "videos"),
-    [(OneMemoryForWorlds, VideoLoop), (WorldLoop, OneMemoryForVideos), (WorldLoop, OneDecoderForVideos)],
+    ("ill", "fault"),
+    [
+        ("world", OneMemoryForWorlds),
+        ("video", OneMemoryForVideos),
+        ("video", OneDecoderForVideos),
+        ("picture", OneTextForPictures),
+    ],
 )
 def test_control_what_is_shared_is_found_in_its_family_and_in_no_other(
-    worlds: type[WorldLoop],
-    videos: type[VideoLoop],
-    plant: Callable[..., list[Session]],
-    expected: list[list[bytes]],
-    model: WorldModel,
-    video: VideoModel,
+    ill: str, fault: type[Any], plant: Callable[..., list[Session]], expected: list[list[bytes]]
 ) -> None:
-    faulty = plant(worlds(model), videos(video))
+    faulty = plant(**{f"{ill}s": fault})
     found = [running.chunks for running in together(Engine(threaded=False), faulty)]
     well = [same(mine, theirs) for mine, theirs in zip(found, expected, strict=True)]
 
-    families = {
-        kind: [good for good, each in zip(well, faulty, strict=True) if is_world(each) == kind]
-        for kind in (True, False)
-    }
-    ill = worlds is not WorldLoop
-    assert not all(families[ill])
-    assert all(families[not ill])
+    for kind in ("world", "video", "picture"):
+        assert all(of(kind, faulty, well)) == (kind != ill), kind
 
 
 # -- gate 2: batched = alone --------------------------------------------------------------------------------------
@@ -196,7 +234,7 @@ def largest_difference(found: list[list[bytes]], expected: list[list[bytes]]) ->
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_batches_of_any_company_differ_by_rounding_and_videos_beside_them_not_at_all(
+def test_batches_of_any_company_differ_by_rounding_and_jobs_beside_them_not_at_all(
     seed: int, sessions: list[Session], expected: list[list[bytes]], any_order: Callable[[int], AnyOrder]
 ) -> None:
     any_order(seed)
@@ -204,8 +242,9 @@ def test_batches_of_any_company_differ_by_rounding_and_videos_beside_them_not_at
     found = [running.chunks for running in together(engine, sessions)]
 
     assert engine.plans - engine.batches > 20, "there were batches"
-    assert largest_difference(found[::2], expected[::2]) <= 1
-    assert same(found[1::2], expected[1::2])
+    assert largest_difference(of("world", sessions, found), of("world", sessions, expected)) <= 1
+    for kind in ("video", "picture"):
+        assert same(of(kind, sessions, found), of(kind, sessions, expected))
 
 
 class SwappedBatch(WorldLoop):
@@ -217,15 +256,15 @@ class SwappedBatch(WorldLoop):
 
 
 def test_control_a_batch_that_mixes_its_sessions_up_is_found_and_exact_mode_is_not_touched(
-    plant: Callable[..., list[Session]], expected: list[list[bytes]], model: WorldModel, video: VideoModel
+    plant: Callable[..., list[Session]], expected: list[list[bytes]]
 ) -> None:
-    faulty = plant(SwappedBatch(model), VideoLoop(video))
+    faulty = plant(worlds=SwappedBatch)
     fast, exact = (
         [running.chunks for running in together(Engine(threaded=False, largest_batch=largest), faulty)]
         for largest in (3, 1)
     )
 
-    assert largest_difference(fast[::2], expected[::2]) > 16
+    assert largest_difference(of("world", faulty, fast), of("world", faulty, expected)) > 16
     assert same(exact, expected)
 
 
@@ -266,16 +305,33 @@ class EarlyVideos(VideoLoop):
         return Result(outputs={**result.outputs, "x": right, "kept": right}, emits=result.emits)
 
 
+class EarlyPictures(PictureLoop):
+    """The same fault in the third family."""
+
+    def _denoise(self, plan: Plan) -> Result:
+        plan.inputs["state"].value = plan.inputs["state"].x
+        return super()._denoise(plan)
+
+    def _decode(self, plan: Plan) -> Result:
+        state = plan.inputs["state"]
+        right, state.x = state.x, state.value
+        result = super()._decode(plan)
+        state.x = right
+        return result
+
+
 @torch.inference_mode()
 def finals(session: Session, running: Running) -> list[bytes]:
-    """The chunks that a session's finished latents give."""
+    """The chunks that a session's finished latents give; previews are none of them."""
     model, cache, chunks = session[0].model, None, []  # type: ignore[attr-defined]
-    if is_world(session):
+    if family(session) == "world":
         kept = [past.x0 for past in running.handle.state.past]
         assert all(a is b for a, b in zip(kept, running.latents[-len(kept) :], strict=True))
         for latent in running.latents:
             rgb, cache = model.decode(latent, cache)
             chunks.append(rgb.numpy().tobytes())
+    elif family(session) == "picture":
+        chunks.append(model.decode(running.latents[-1], 0, session[1].size).numpy().tobytes())
     else:
         for latents in running.handle.done.result(0).latents.split(model.config.chunk_frames):
             rgb, cache = model.pictures.decode(latents, cache)
@@ -284,28 +340,35 @@ def finals(session: Session, running: Running) -> list[bytes]:
 
 
 def streamed_is_final(sessions: list[Session]) -> list[list[bool]]:
-    """Of each session, whether each chunk was the final one."""
+    """Of each session, whether each chunk that said so was the final one."""
     found = []
     for session, running in zip(sessions, together(Engine(threaded=False), sessions), strict=True):
         expected = finals(session, running)
-        same(running.chunks, expected)
-        found.append([a == b for a, b in zip(running.chunks, expected, strict=True)])
+        shown = [emit.frames.tobytes() for emit in running.emits if emit.final and len(emit.frames)]
+        same(shown, expected)
+        found.append([a == b for a, b in zip(shown, expected, strict=True)])
     return found
 
 
 def test_every_chunk_that_was_streamed_is_the_final_one(sessions: list[Session]) -> None:
-    assert streamed_is_final(sessions) == [[True] * (1 + LATENTS), [True] * 4] * 2 + [[True] * (1 + LATENTS)]
+    found = streamed_is_final(sessions)
+
+    assert of("world", sessions, found) == [[True] * (1 + LATENTS)] * 3
+    assert of("video", sessions, found) == [[True] * 4] * 2
+    assert of("picture", sessions, found) == [[True]] * 2
 
 
 def test_control_every_chunk_that_leaves_before_its_last_step_is_found(
-    plant: Callable[..., list[Session]], model: WorldModel, video: VideoModel
+    plant: Callable[..., list[Session]],
 ) -> None:
-    found = streamed_is_final(plant(EarlyWorlds(model), EarlyVideos(video)))
+    faulty = plant(EarlyWorlds, EarlyVideos, EarlyPictures)
+    found = streamed_is_final(faulty)
 
-    start, *body = zip(*found[::2], strict=True)
+    start, *body = zip(*of("world", faulty, found), strict=True)
     assert all(start), "a start picture has no steps"
     assert not any(good for chunk in body for good in chunk)
-    assert not any(good for chunks in found[1::2] for good in chunks)
+    for kind in ("video", "picture"):
+        assert not any(good for chunks in of(kind, faulty, found) for good in chunks)
 
 
 # -- gate 4: snapshot -> restore, in the middle of a load ---------------------------------------------------------
@@ -341,110 +404,9 @@ def test_a_game_that_is_taken_out_of_a_load_goes_on_in_another(
     state.decoder = torch.zeros_like(state.decoder)
     forgetful = take(state, ORIGIN)
     right, wrong = (
-        gone_on(Engine(threaded=False), sessions[:2], each, ask) for each in (snapshot, forgetful)
+        gone_on(Engine(threaded=False), sessions[:3], each, ask) for each in (snapshot, forgetful)
     )
 
     assert 1 < snapshot.made < LATENTS
     assert same(right, expected[0][snapshot.made :])
     assert not same(wrong, expected[0][snapshot.made :]), "control: without the autoencoder's cache"
-
-
-# -- gate 5: cancel at every boundary -----------------------------------------------------------------------------
-@dataclass
-class Cancelled:
-    """Bytes spoken for, live memories and threads that a cancel left; chunks of who went on and of who came next."""
-
-    bytes: int
-    memories: int
-    threads: int
-    others: list[list[bytes]]
-    next_one: list[bytes]
-
-
-def memories(handle: Handle[Any]) -> list[weakref.ref[Any]]:
-    state = handle.state
-    held = [state.memory] if isinstance(state, WorldState) else [each.memory for each in state.branches]
-    return [weakref.ref(memory) for memory in held]
-
-
-def cancel_at(boundary: int, who: int, load: list[Session], admission: Admission) -> Cancelled:
-    """Run a load, end one of its sessions after so many units, let the others end, then play it from the start."""
-    threads = threading.active_count()
-    engine = Engine(threaded=False, admission=admission)
-    running = [begin(engine, session, latents=1) for session in load]
-    held = memories(running[who].handle)
-    assert held
-    with pytest.raises(CapacityError):
-        engine.open(*load[who])  # the device is full
-    assert run(engine, running, ticks=boundary) == boundary
-    running[who].handle.close()
-    engine.tick()
-    alive = sum(memory() is not None for memory in held)
-    assert isinstance(running[who].handle.done.exception(0), SessionEndedError)
-    again = begin(engine, load[who], latents=1)
-    run(engine, [*running, again])
-    for each in (*running, again):
-        each.handle.close()
-    engine.tick()
-    others = [each.chunks for n, each in enumerate(running) if n != who]
-    left = admission.resident_bytes
-    return Cancelled(left, alive, threading.active_count() - threads, others, again.chunks)
-
-
-@pytest.fixture
-def small(model: WorldModel, video: VideoModel, ask: Ask) -> list[Session]:
-    """A world of 7 units and a guided video of 10."""
-    text = video.encode_text("a lake")
-    return [
-        (WorldLoop(model), ask(seed=1)),
-        (VideoLoop(video), VideoRequest(prompt=text, seed=1, latent_frames=4, guidance=2.0, steps=2)),
-    ]
-
-
-def full(load: Sequence[Session], kind: type[Admission] = Admission) -> Admission:
-    """A device on which these sessions fit, and no other."""
-    prices = [loop.price(wish) for loop, wish in load]
-    room = sum(price.resident_bytes for price in prices) + max(price.peak_bytes for price in prices)
-    return kind(memory_bytes=room)
-
-
-@pytest.mark.parametrize(("who", "boundaries"), [(0, 18), (1, 17)])
-def test_a_cancel_at_any_boundary_of_a_load_leaves_nothing_and_disturbs_nobody(
-    who: int, boundaries: int, small: list[Session]
-) -> None:
-    load = [(Engine(threaded=False), session) for session in small]
-    begun = [begin(engine, session, latents=1) for engine, session in load]
-    assert [run(engine, [each]) for (engine, _), each in zip(load, begun, strict=True)] == [7, 10]
-    for boundary in range(boundaries):
-        left = cancel_at(boundary, who, small, full(small))
-
-        assert (left.bytes, left.memories, left.threads) == (0, 0, 0), f"after {boundary} units"
-        assert same(left.others, [begun[1 - who].chunks])
-        assert same(left.next_one, begun[who].chunks)
-
-
-class Forgetful(Admission):
-    """The planted fault: a share never comes back."""
-
-    def release(self, key: Hashable) -> None:
-        """Keep it."""
-
-
-def test_control_a_share_that_is_kept_is_found(small: list[Session]) -> None:
-    with pytest.raises(CapacityError, match="it would fit beside fewer sessions"):
-        cancel_at(7, 1, small, full(small, Forgetful))
-
-
-def test_control_a_memory_that_is_kept_is_found(small: list[Session]) -> None:
-    kept: list[Any] = []
-
-    class Hoarding(WorldLoop):
-        def finalize(self, state: WorldState) -> int:
-            kept.append(state)
-            return super().finalize(state)
-
-    world = small[0][0]
-    assert isinstance(world, WorldLoop)
-    load = [(Hoarding(world.model), small[0][1]), *small[1:]]
-
-    assert cancel_at(7, 0, load, full(load)).memories == 1

@@ -321,9 +321,11 @@ def read(path: Path) -> bytes:
         raise InvalidInputError(f"{path.name} cannot be read: {error.strerror or error}") from error
 
 
-def unpack(data: bytes, kind: type[FactsT]) -> tuple[FactsT, dict[str, Tensor]]:
-    """Facts and finite tensors of a file. SnapshotError when it is damaged or of another format."""
-    facts = _facts(data, kind)
+def unpack(
+    data: bytes, kind: type[FactsT], what: str = "snapshot or tape"
+) -> tuple[FactsT, dict[str, Tensor]]:
+    """Facts and finite tensors of a file. SnapshotError when it is damaged or of another format than `what`."""
+    facts = _facts(data, kind, what)
     try:
         tensors = load(data)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as error:
@@ -334,14 +336,14 @@ def unpack(data: bytes, kind: type[FactsT]) -> tuple[FactsT, dict[str, Tensor]]:
     return facts, tensors
 
 
-def _facts(data: bytes, kind: type[FactsT]) -> FactsT:
+def _facts(data: bytes, kind: type[FactsT], what: str) -> FactsT:
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or not 2 <= size <= min(MAX_FACTS, len(data) - 8):
-        raise SnapshotError("the file is damaged, or of another kind: a worldloop snapshot or tape is needed")
+        raise SnapshotError(f"the file is damaged, or of another kind: a worldloop {what} is needed")
     try:
         text = json.loads(data[8 : 8 + size])["__metadata__"][KEY]
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise SnapshotError("the file is of another kind: a worldloop snapshot or tape is needed") from None
+        raise SnapshotError(f"the file is of another kind: a worldloop {what} is needed") from None
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:

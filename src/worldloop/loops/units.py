@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from worldloop.engine.contract import Done, Emit, Idle, Loop
+from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Loop, Op
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -24,6 +24,12 @@ def inference(op: Callable[[A], B]) -> Callable[[A], B]:
             return op(plan)
 
     return run
+
+
+def alone(op: BatchOp) -> Op:
+    """The op of one session out of that of several, without gradients."""
+    run = inference(op)
+    return lambda plan: run([plan])[0]
 
 
 def run_unit(loop: Loop[Any], state: Any) -> tuple[Emit, ...]:

@@ -28,13 +28,14 @@ import torch
 from torch import Tensor
 
 from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Op, Plan, Price, Result, Work
+from worldloop.loops.rollout import Step
 from worldloop.loops.units import inference
 from worldloop.loops.video_model import VideoModel, pictures_before
 from worldloop.loops.video_request import PromptChange, Sampling, VideoRequest, check_request
 from worldloop.models.autoencoder import GROUP
 from worldloop.models.causal import Cross, cross_bytes
 from worldloop.models.causal_memory import CausalMemory, causal_memory_bytes
-from worldloop.models.flow import guide, solve, timestep
+from worldloop.models.flow import guide, predict_clean, solve, timestep
 from worldloop.models.noise import normal
 
 CLEAN = 0.0
@@ -157,6 +158,7 @@ class VideoLoop:
             ValueError: anything about the request that this checkpoint cannot do.
         """
         check_request(self.model, request)
+        request.profile.begin("video", request.seed)
         model, sampling = self.model, Sampling.of(self.model.config, request)
         texts = [("cond", request.prompt)]
         if sampling.branches == 2:
@@ -171,6 +173,7 @@ class VideoLoop:
             frame=start,
         )
         if request.context is not None:
+            request.profile.chunk(0, request.context, dict)
             state.past = dict(enumerate(self._latents(request.context)))
             for branch in state.branches:
                 branch.rewrite.extend(self._chunks(state, range(start)))
@@ -325,7 +328,9 @@ class VideoLoop:
 
     def _take_unit(self, state: VideoState, made: Mapping[str, Any]) -> None:
         state.x = made.get("x", state.x)
-        if made["op"] == "decode":
+        if made["op"] == "denoise":
+            state.request.profile.step(state.frame, made["seen"])
+        elif made["op"] == "decode":
             state.decoder, state.applied = made["decoder"], ()
             if state.end is not None:
                 state.made.append(made["kept"])
@@ -336,6 +341,8 @@ class VideoLoop:
     def _finish_chunk(self, state: VideoState) -> None:
         assert state.x is not None
         memory = self.model.config.memory
+        texts = {branch.name: branch.text for branch in state.branches}
+        state.request.profile.chunk(state.frame, state.x, lambda: texts)
         state.past.update(enumerate(state.x, start=state.frame))
         state.frame += len(state.x)
         gone = state.frame - (memory.window - memory.sink)
@@ -355,12 +362,22 @@ class VideoLoop:
         frames, step = plan.inputs["frames"], plan.inputs["step"]
         x = self._noise(state, frames, 0) if state.x is None else state.x
         sigma, after = state.sampling.sigmas[step : step + 2]
-        v = [self._pass(branch, x, timestep(sigma)) for branch in state.branches]
-        guided = v[0] if len(v) == 1 else guide(v[0], v[1], state.sampling.guidance)
+        made: list[Tensor] = []
+        v = state.request.profile.given(state.frame, step, x)
+        if v is None:
+            made = [self._pass(branch, x, timestep(sigma)) for branch in state.branches]
+            v = made[0] if len(made) == 1 else guide(made[0], made[1], state.sampling.guidance)
         fresh = partial(self._noise, state, frames, step + 1)
-        return Result(
-            outputs={"op": "denoise", "x": solve(state.sampling.solver, x, guided, sigma, after, fresh)}
-        )
+        x_after = solve(state.sampling.solver, x, v, sigma, after, fresh)
+        seen = partial(self._seen, state, step, x, v, made)
+        return Result(outputs={"op": "denoise", "x": x_after, "seen": seen})
+
+    def _seen(self, state: VideoState, step: int, x: Tensor, v: Tensor, made: Sequence[Tensor]) -> Step:
+        """What a record keeps of a step; `made` are the branches' predictions."""
+        sigma = state.sampling.sigmas[step]
+        names = [branch.name for branch in state.branches]
+        branches = dict(zip(names, made, strict=True)) if len(made) > 1 else {}
+        return Step(step, timestep(sigma), 1 - sigma, sigma, x, v, predict_clean(x, v, sigma), branches)
 
     def _write_memory(self, plan: Plan) -> Result:
         state: VideoState = plan.inputs["state"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from worldloop.loops.rollout import SERVE, Profile
 from worldloop.loops.video_model import VideoModel
 from worldloop.models.causal_weights import VideoConfig, check_guidance
 from worldloop.models.flow import check_solver, sigma_grid
@@ -32,6 +33,7 @@ class VideoRequest:
         first: latent of the first frame, `[C, y, x]`, from `Pictures.encode`.
         context: every latent frame of an earlier rollout, `[T, C, y, x]`; this one goes on from there. Given less than
             all of them, it goes on from what it is given.
+        profile: what is recorded or given, see `rollout`.
     """
 
     prompt: Tensor
@@ -44,6 +46,7 @@ class VideoRequest:
     shift: float | None = None
     first: Tensor | None = None
     context: Tensor | None = None
+    profile: Profile = SERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,8 @@ def check_request(model: VideoModel, request: VideoRequest) -> None:
     """ValueError unless `model` can do all of it."""
     shape, chunk = model.config.latent_shape, model.config.chunk_frames
     check_seed(request.seed)
-    Sampling.of(model.config, request)
+    steps = Sampling.of(model.config, request).passes
+    request.profile.check(shape=(chunk, *shape), steps=steps)
     model.check_text(request.prompt)
     if request.negative is not None:
         model.check_text(request.negative)

@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ from worldloop.core.types import NO_ACTION, Controls, LiveControls
 from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Op, Plan, Price, Result, Work
 from worldloop.loops.drift import Averages, with_score
 from worldloop.loops.model import WorldModel
-from worldloop.loops.units import inference
+from worldloop.loops.rollout import SERVE, Profile, Step, completed
+from worldloop.loops.units import alone, inference
 from worldloop.models.autoencoder import GROUP
 from worldloop.models.memory import Memory, memory_bytes
 from worldloop.models.noise import check_seed, normal
@@ -50,6 +52,7 @@ class WorldRequest:
             Needs mode recache.
         on_table_end: `reprefill` or `stop` when frame ids reach the end of the rotary table.
         focus: booleans `[N]` of the start picture's focus region, or None.
+        profile: what is recorded or given (`rollout`); no part of a snapshot.
     """
 
     latent: Tensor
@@ -61,6 +64,7 @@ class WorldRequest:
     drift_limit: float = 0.0
     on_table_end: str = "reprefill"
     focus: Tensor | None = None
+    profile: Profile = SERVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +161,9 @@ class WorldLoop:
         self.model = model
         self.tally = tally or Tally()
         self._ops: dict[str, Op] = {
-            "denoise": _alone(self._denoise),
+            "denoise": alone(self._denoise),
             "decode": inference(self._decode),
-            "write_memory": _alone(self._write_memory),
+            "write_memory": alone(self._write_memory),
             "reprefill": inference(self._reprefill),
         }
         # A compiled pass has one shape, that of a session alone.
@@ -204,6 +208,7 @@ class WorldLoop:
         """Validate and allocate; raises what `check` raises."""
         model, config = self.model, self.model.config
         self.check(request)
+        request.profile.begin("world", request.seed)
         return WorldState(
             request=request,
             timesteps=self.timesteps(request),
@@ -235,7 +240,9 @@ class WorldLoop:
             raise ValueError(
                 f"rope_table_len={table} must be at least {least}, or a rebuilt memory would fill it"
             )
-        self.timesteps(request)
+        writes = config.cache_mode != "recache"  # then a frame's last step writes the memory
+        steps = len(self.timesteps(request)) - writes
+        request.profile.check(shape=(1, *model.latent_shape), steps=steps)
 
     def offer(self, state: WorldState, value: Controls | LiveControls) -> int:
         """Queue the controls of one more frame."""
@@ -266,6 +273,7 @@ class WorldLoop:
             state.current = state.pending.popleft()
         if made["op"] == "denoise":
             state.x, state.film = made["x0"], made["film"]
+            state.request.profile.step(state.frame, made["seen"])
         elif made["op"] == "decode":
             assert state.current is not None
             state.shown = state.current.controls
@@ -327,8 +335,10 @@ class WorldLoop:
 
     def _finish_frame(self, state: WorldState) -> None:
         assert state.current is not None
+        controls = state.current.controls
+        state.request.profile.chunk(state.frame, state.x, partial(self._told, controls))
         if state.frame > 0:
-            state.past.append(Past(state.x, state.current.controls))
+            state.past.append(Past(state.x, controls))
             state.since_prefill += 1
         state.memory.advance()
         state.frame += 1
@@ -360,13 +370,21 @@ class WorldLoop:
         noisy = [self._noisy(plan) for plan in plans]
         states: list[WorldState] = [plan.inputs["state"] for plan in plans]
         films = [each.film.at(state.step) for each, state in zip(noisy, states, strict=True)]
-        vs = model.run_passes([each.x_t for each in noisy], films, [state.memory for state in states])
+
+        def predict(asked: Sequence[int]) -> Sequence[Tensor]:
+            parts = ((noisy[n].x_t, films[n], states[n].memory) for n in asked)
+            return model.run_passes(*zip(*parts, strict=True))
+
+        pairs = [*zip(noisy, states, strict=True)]
+        given = [s.request.profile.given(s.frame, s.step, each.x_t) for each, s in pairs]
         results = []
-        for each, state, v in zip(noisy, states, vs, strict=True):
+        for (each, state), v in zip(pairs, completed(given, predict), strict=True):
             x0 = predict_x0(each.x_t, v, each.alpha, each.sigma)
             if state.request.sphere == "all":
                 x0 = project_to_sphere(x0)
-            results.append(Result(outputs={"op": "denoise", "x0": x0, "film": each.film}))
+            told = state.timesteps[state.step]
+            seen = partial(Step, state.step, told, each.alpha, each.sigma, each.x_t, v, x0)
+            results.append(Result(outputs={"op": "denoise", "x0": x0, "film": each.film, "seen": seen}))
         return results
 
     def _noisy(self, plan: Plan) -> Noisy:
@@ -440,6 +458,11 @@ class WorldLoop:
         fps = times.new_full((len(times),), controls.fps or 0.0)
         return self.model.network.condition(times, actions, fps, start=start)
 
+    def _told(self, controls: Controls) -> dict[str, Tensor]:
+        """What a record says of them."""
+        action = controls.action(jump_sprint=self.model.config.jump_sprint, yaw=self.model.config.yaw)
+        return {"action": torch.tensor(action), "fps": torch.tensor([controls.fps or 0.0])}
+
 
 def check_sphere(mode: str) -> None:
     """ValueError unless `mode` is one of `SPHERE_MODES`."""
@@ -461,12 +484,6 @@ def check_drift_limit(limit: float, cache_mode: str) -> None:
         raise ValueError(f"drift_limit={limit!r} must be a finite number, 0 or above")
     if limit and cache_mode != "recache":
         raise ValueError(f"drift_limit needs cache_mode 'recache'; this checkpoint's is {cache_mode!r}")
-
-
-def _alone(op: BatchOp) -> Op:
-    """The op of one session out of that of several."""
-    run = inference(op)
-    return lambda plan: run([plan])[0]
 
 
 def state_bytes(state: WorldState) -> int:
