@@ -1,6 +1,7 @@
-"""Makes the pictures of the README from the real thing: `python docs/make_media.py [clip] [page]`, both by default.
+"""Makes the pictures of the README from the real thing: `python docs/make_media.py [clip] [page] [prompt]`, or all.
 
-The clip is dreamed through the Python API. The screenshots are of the page in Chromium, playing a live game.
+The clip is dreamed through the Python API. The screenshots are of the page in Chromium, playing a live game, and
+drawing a place from words.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ def make_clip(path: Path, picture: str, seed: int) -> None:
     images[0].save(path, save_all=True, append_images=images[1:], duration=GIF_MS, loop=0, optimize=True)
 
 
+WORDS = "a lake in the east, pine forest in the north, a path"
+SEED = 3
+
+
 @contextmanager
 def server() -> Iterator[str]:
     """A real server's URL."""
@@ -80,12 +85,31 @@ def make_screenshots(folder: Path) -> None:
         browser.close()
 
 
+def make_prompt(path: Path) -> None:
+    """The page once a place is drawn from words."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    with server() as url, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 860}, color_scheme="light")
+        page.goto(url)
+        page.fill("#words", WORDS)
+        page.fill("#seed", str(SEED))
+        page.keyboard.press("Enter")
+        page.wait_for_selector("body[data-state=drawn]")
+        page.screenshot(path=str(path))
+        browser.close()
+
+
+MEDIA = {"clip", "page", "prompt"}
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    wanted = set(sys.argv[1:]) or {"clip", "page"}
-    if unknown := wanted - {"clip", "page"}:
-        sys.exit(f"unknown: {', '.join(sorted(unknown))}; have clip and page")
+    wanted = set(sys.argv[1:]) or MEDIA
+    if unknown := wanted - MEDIA:
+        sys.exit(f"unknown: {', '.join(sorted(unknown))}; have {', '.join(sorted(MEDIA))}")
     if "clip" in wanted:
         make_clip(FOLDER / "meadow.gif", "greenwood", seed=9)
     if "page" in wanted:
         make_screenshots(FOLDER)
+    if "prompt" in wanted:
+        make_prompt(FOLDER / "prompt.png")

@@ -21,7 +21,7 @@ from worldloop.host import WorldHost
 from worldloop.loops.model import WorldModel
 from worldloop.loops.video_model import VideoModel
 from worldloop.loops.world import WorldLoop
-from worldloop.testing import random_model, random_video_model, tiny_world
+from worldloop.testing import random_model, random_video_model, tiny_picture, tiny_world
 
 ROOT = Path(__file__).parents[1]
 
@@ -379,3 +379,32 @@ def test_the_engine_bench_measures_players_a_job_and_the_engine_itself(folder: P
     assert result["job"]["units_in_a_frame"] <= 1
     assert all(each["plan_us"] > each["nothing_us"] > 0 for each in result["choosing"].values())
     assert "largest delay of a frame" in answer.stdout
+
+
+def test_the_picture_bench_tells_what_a_pass_costs_and_what_is_in_a_frames_way(
+    folder: Path, tmp_path: Path
+) -> None:
+    file, model = tmp_path / "picture.json", tiny_picture(tmp_path / "pictures")
+
+    answer = run(
+        "bench.picture",
+        "--world",
+        str(folder),
+        "--picture",
+        str(model),
+        "--quick",
+        "--threads",
+        "1",
+        "--json",
+        str(file),
+    )
+
+    assert answer.returncode == 0, answer.stderr
+    result = json.loads(file.read_text())["result"]
+    (alone,) = result["alone"].values()
+    assert alone["passes"] == 6
+    assert alone["picture_ms"] > 6 * alone["pass_ms"] * 0.5
+    beside = result["beside"]
+    assert beside["frames"] > 2
+    assert beside["units_in_a_frame"] <= 2
+    assert "at most" in answer.stdout

@@ -25,7 +25,9 @@ from worldloop import __version__
 from worldloop.cli import app
 from worldloop.core.clock import ManualClock
 from worldloop.core.errors import TicketError
+from worldloop.core.settings import Settings
 from worldloop.core.telemetry import LOGGER
+from worldloop.session.keys import Keys
 from worldloop.session.tickets import Tickets
 from worldloop.testing import tiny_world
 
@@ -185,6 +187,15 @@ def test_bench_prints_what_a_frame_costs(folder: Path) -> None:
     assert code == 0
     for row in ("model passes", "decode", "one latent frame", "start picture", "real-time factor"):
         assert re.search(rf"{row}.* \d", text), row
+
+
+def test_a_key_is_printed_with_the_hash_that_admits_it() -> None:
+    code, out, _ = run("key")
+    (name, key), (other, digest) = (line.split() for line in out.splitlines())
+
+    assert (code, name, other) == (0, "key", "hash")
+    Keys(Settings(api_key_hashes=(digest,))).check(f"Bearer {key}")
+    assert run("key")[1] != out
 
 
 def test_a_ticket_admits_its_player_until_it_ends(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_the_command_writes_a_file(checkpoint: Path, tmp_path: Path) -> None:
         (["--out", "no/such/folder/a.mp4"], "No such file"),
         (["--first-frame", "nowhere.png"], "nowhere.png"),
         (["--model", "nowhere"], "no video model"),
-        (["--model", ""], "no video model"),
+        (["--model", "off"], "no video model"),
         (["--set", "video_keep_s=-1"], "video_keep_s"),
     ],
 )

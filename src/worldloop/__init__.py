@@ -27,6 +27,7 @@ from worldloop.registration import register
 if TYPE_CHECKING:
     from worldloop.api import Session, World, load_world
     from worldloop.facade import CtrlInput, WorldEngine
+    from worldloop.pictures import PictureMaker, load_picture
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "InvalidInputError",
     "NotReadyError",
     "PictureError",
+    "PictureMaker",
     "Session",
     "SessionEndedError",
     "SettingsError",
@@ -46,14 +48,17 @@ __all__ = [
     "World",
     "WorldEngine",
     "WorldloopError",
+    "load_picture",
     "load_world",
 ]
 
 _LAZY = {
     "CtrlInput": "facade",
+    "PictureMaker": "pictures",
     "Session": "api",
     "World": "api",
     "WorldEngine": "facade",
+    "load_picture": "pictures",
     "load_world": "api",
 }
 

@@ -25,13 +25,15 @@ from worldloop.host import WorldHost
 from worldloop.loops.live import LiveGame
 from worldloop.loops.snapshot import Snapshot
 from worldloop.loops.tape import Tape
-from worldloop.session.host import GameOptions
+from worldloop.session.host import GameOptions, StartFrame
+from worldloop.session.picture_host import Picture
 
 if TYPE_CHECKING:
     from worldloop.trainer.card import Card
 
-PictureLike = str | Path | bytes | NDArray[np.uint8]
-"""A start picture: a file, a file's bytes, a shipped picture's name, or uint8 `[H, W, 3]` of any size."""
+PictureLike = str | Path | bytes | NDArray[np.uint8] | Picture
+"""A start picture: a file, a file's bytes, a shipped picture's name, uint8 `[H, W, 3]` of any size, or one that
+`load_picture` made."""
 
 
 class Session:
@@ -174,7 +176,8 @@ class World:
         """Begin a session. The same picture, seed and keys give the same bytes.
 
         Args:
-            picture: scaled to cover the world's size and cropped in the middle, never stretched.
+            picture: scaled to cover the world's size and cropped in the middle, never stretched. One that was made
+                from text for this world is taken as its latent is.
             seed: in [0, 2**32).
             nfe, nfe_mode, sphere, reprefill_every: see `loops.world.WorldRequest`.
             fps: the frame rate that the model is told, or None for no action and no rate.
@@ -183,10 +186,8 @@ class World:
             PictureError: the picture cannot be read.
             InvalidInputError: a choice does not fit the model.
         """
-        height, width = self._host.frame_size
-        pixels = cover_crop(self._read(picture), height=height, width=width)
         options = GameOptions(nfe=nfe, nfe_mode=nfe_mode, sphere=sphere, reprefill_every=reprefill_every)
-        game = self._host.start(self._host.encode(pixels), options=options, seed=seed)
+        game = self._host.start(self._encoded(picture), options=options, seed=seed)
         return Session(self._host, game, fps)
 
     def restore(self, source: Snapshot | bytes | str | Path, *, fps: float | None = 12.0) -> Session:
@@ -256,7 +257,13 @@ class World:
     ) -> None:
         self.close()
 
-    def _read(self, picture: PictureLike) -> NDArray[np.uint8]:
+    def _encoded(self, picture: PictureLike) -> StartFrame:
+        if isinstance(picture, Picture):
+            return self._host.adopt(picture)
+        height, width = self._host.frame_size
+        return self._host.encode(cover_crop(self._read(picture), height=height, width=width))
+
+    def _read(self, picture: str | Path | bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
         if isinstance(picture, np.ndarray):
             if picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
                 raise InvalidInputError(

@@ -9,14 +9,14 @@ import json
 import sys
 import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from worldloop import __version__
-from worldloop.core.errors import InvalidInputError, SettingsError, WorldloopError
+from worldloop import __version__, cli_pictures
+from worldloop.cli_common import assignments, clear_errors
+from worldloop.core.errors import InvalidInputError, SettingsError
 
 app = typer.Typer(
     name="worldloop",
@@ -26,16 +26,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Turn our own errors into one line and their exit code."""
-    try:
-        yield
-    except WorldloopError as error:
-        typer.echo(f"worldloop: {error}", err=True)
-        raise typer.Exit(error.exit_code) from None
 
 
 def _print_version(wanted: bool) -> None:
@@ -69,18 +59,23 @@ def play(
     ] = None,
 ) -> None:
     """Serve a world and open its page."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.core.settings import Settings
 
         flags: dict[str, Any] = {"world": world, "port": port, "host": host, "slots": slots}
-        flags = {name: value for name, value in flags.items() if value is not None} | _assignments(set_ or [])
+        flags = {name: value for name, value in flags.items() if value is not None} | assignments(set_ or [])
         settings = Settings.load(config, **flags)
         _serve(settings, open_browser=not no_browser)
 
 
 def _serve(settings: Any, *, open_browser: bool) -> None:
+    from worldloop.core.memory import share_one_heap
+
+    share_one_heap()
+
     from worldloop.core.telemetry import setup_logging
     from worldloop.host import WorldHost
+    from worldloop.picture_host import PictureHost
     from worldloop.server.run import serve
     from worldloop.video_host import VideoHost
 
@@ -99,7 +94,10 @@ def _serve(settings: Any, *, open_browser: bool) -> None:
             webbrowser.open(url)
 
     try:
-        serve(host, settings, video_host=VideoHost.from_settings(settings, host.engine), on_ready=ready)
+        serve(
+            host, settings, video_host=VideoHost.from_settings(settings, host.engine),
+            picture_host=PictureHost.from_settings(settings, host.engine), on_ready=ready,
+        )  # fmt: skip
     finally:
         host.close()
 
@@ -123,12 +121,12 @@ def video(
     ] = None,
 ) -> None:
     """Make a video from text: the bytes that a server with the same settings sends."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.core.settings import Settings
         from worldloop.video_host import write_video
 
         flags = {name: value for name, value in {"world": world, "video": model}.items() if value is not None}
-        settings = Settings.load(config, **flags, **_assignments(set_ or []))
+        settings = Settings.load(config, **flags, **assignments(set_ or []))
         made = write_video(
             settings, out, prompt=prompt, seconds=seconds, seed=seed, first_frame=first_frame,
             on_progress=lambda done, of: typer.echo(f"{done} of {of} pictures", err=True),
@@ -136,10 +134,14 @@ def video(
         typer.echo(f"wrote {out}: {made.pictures} pictures, seed {made.seed}")
 
 
+app.command()(cli_pictures.picture)
+app.command()(cli_pictures.verify)
+
+
 @app.command()
 def train(
     recipe: Annotated[
-        str, typer.Argument(help="meadow, tiny, or a .toml file that changes one of them.")
+        str, typer.Argument(help="meadow, meadow-picture, meadow-video, or a .toml file that changes one.")
     ] = "meadow",
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; training goes on where it stopped.")
@@ -149,22 +151,27 @@ def train(
         bool, typer.Option("--compile/--no-compile", help="Compile the trunk's blocks.")
     ] = True,
 ) -> None:
-    """Train a world: its autoencoder, then the world itself."""
-    with _clear_errors():
+    """Train a world, its autoencoder first; or the model that makes pictures or videos of it from text."""
+    with clear_errors():
         from worldloop.models.device import set_threads
-        from worldloop.trainer.recipes import Recipe
+        from worldloop.trainer.recipes import Recipe, load_recipe
         from worldloop.trainer.run import Run
+        from worldloop.trainer.text_run import TextRun
 
         set_threads(threads)
-        chosen = Recipe.load(recipe)
-        run = Run(chosen, out or Path("runs") / chosen.name, compile_blocks=compile_blocks)
-        typer.echo(f"wrote {run.train()}")
+        chosen = load_recipe(recipe)
+        folder = out or Path("runs") / chosen.name
+        if isinstance(chosen, Recipe):
+            made = Run(chosen, folder, compile_blocks=compile_blocks).train()
+        else:
+            made = TextRun(chosen, folder, compile_blocks=compile_blocks).train()
+        typer.echo(f"wrote {made}")
 
 
 @app.command("eval")
 def evaluate(
     world: Annotated[
-        str, typer.Argument(help="A shipped world's name, or a path to a checkpoint.")
+        str, typer.Argument(help="A shipped world or model (meadow, meadow-picture), or a checkpoint's path.")
     ] = "meadow",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the report (table, curves, pictures) here.")] = None,
@@ -174,16 +181,19 @@ def evaluate(
     training: Annotated[Path | None, typer.Option(help="A run's world.csv, drawn into the report.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when a target is missed.")] = False,
 ) -> None:
-    """Measure a world against the simulator, which knows the truth."""
-    with _clear_errors():
+    """Measure a world, or a model that reads text, against the simulator, which knows the truth."""
+    with clear_errors():
         from worldloop.trainer.evaluate import evaluate_world
         from worldloop.trainer.report import write_report
         from worldloop.trainer.sizes import Sizes
+        from worldloop.trainer.text_evaluate import TextSizes, evaluate_text, find_text_model
 
         def progress(text: str) -> None:
             typer.echo(text, err=True)
 
-        if quick:
+        if (path := find_text_model(world)) is not None:
+            report = evaluate_text(path, TextSizes.quick() if quick else TextSizes(), on_progress=progress)
+        elif quick:
             report = evaluate_world(world, sizes=Sizes.quick(), on_progress=progress)
         else:
             report = evaluate_world(world, worlds=worlds, latents=latents, on_progress=progress)
@@ -217,7 +227,7 @@ def record(
     ] = None,
 ) -> None:
     """Record an environment or a folder of videos as training data."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.trainer.episodes import parse_size
         from worldloop.trainer.recorder import record as make
 
@@ -248,7 +258,7 @@ def replay(
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
 ) -> None:
     """Make the pictures of a recorded game again: to see them, to render them better, or to train on them."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.api import load_world
         from worldloop.codec.mp4 import write_mp4
         from worldloop.loops.tape import NO_FRAMES, Tape, add
@@ -292,7 +302,7 @@ def bench(
     threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
 ) -> None:
     """Measure what one latent frame of a world costs on this machine: model only, no server."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.host import WorldHost
         from worldloop.loops.timing import report, time_frames
 
@@ -310,7 +320,7 @@ def inspect(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Print what a checkpoint or a folder of them holds, without reading weights."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.inspection import Inspection, rows
 
         found = Inspection.of(path)
@@ -333,12 +343,12 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Tell what this machine can do, and whether `play` works here; exit code 1 when it does not."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.core.telemetry import setup_logging
         from worldloop.doctor.examine import examine
 
         setup_logging(level="warning")
-        found = examine(config, **_assignments(set_ or []))
+        found = examine(config, **assignments(set_ or []))
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=1))
     else:
@@ -362,7 +372,7 @@ def ticket(
     config: Annotated[Path | None, typer.Option(help="Settings file (TOML).")] = None,
 ) -> None:
     """Print a ticket for one player, signed with the secret of the settings file or the environment."""
-    with _clear_errors():
+    with clear_errors():
         from worldloop.core.clock import SystemClock
         from worldloop.core.settings import Settings
         from worldloop.session.tickets import Tickets
@@ -379,6 +389,16 @@ def ticket(
         typer.echo(tickets.mint(check_user_id(user), ttl_s=ttl))
 
 
+@app.command()
+def key() -> None:
+    """Print a new key for `/v1` and its hash, which is what the setting `api_key_hashes` takes."""
+    from worldloop.session.keys import hash_key, new_key
+
+    made = new_key()
+    typer.echo(f"key   {made}")
+    typer.echo(f"hash  {hash_key(made)}")
+
+
 def _print_table(title: str, lines: Sequence[tuple[str, str]]) -> None:
     """A title and two columns; as wide as the terminal, unbroken lines in a pipe."""
     if not sys.stdout.isatty():
@@ -391,17 +411,3 @@ def _print_table(title: str, lines: Sequence[tuple[str, str]]) -> None:
     for line in lines:
         table.add_row(*line)
     Console(markup=False, highlight=False).print(table)
-
-
-def _assignments(pairs: list[str]) -> dict[str, Any]:
-    """`NAME=VALUE` pairs; numbers, booleans and lists as JSON, anything else as text."""
-    result: dict[str, Any] = {}
-    for pair in pairs:
-        name, sign, text = pair.partition("=")
-        if not sign:
-            raise InvalidInputError(f"--set {pair!r} must be NAME=VALUE")
-        try:
-            result[name] = json.loads(text)
-        except json.JSONDecodeError:
-            result[name] = text
-    return result

@@ -27,6 +27,7 @@ from worldloop.core.errors import InvalidInputError, NotReadyError
 from worldloop.core.types import KEYS
 from worldloop.engine.contract import Frames
 from worldloop.loops.snapshot import Snapshot
+from worldloop.session.picture_host import Picture
 from worldloop.simulators.meadow import FRAME_SIZE
 from worldloop.simulators.measure import motion
 
@@ -244,7 +245,7 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
     def _starts(self, picture: PictureLike | Sequence[PictureLike] | None) -> list[PictureLike]:
         if picture is None:
             starts: list[PictureLike] = list(self._world.pictures())
-        elif isinstance(picture, str | Path | bytes | np.ndarray):
+        elif isinstance(picture, str | Path | bytes | np.ndarray | Picture):
             starts = [picture]
         else:
             starts = list(picture)

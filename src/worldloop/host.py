@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worldloop.codec.still import cover_crop
 from worldloop.core.errors import BusyError, InvalidInputError, NotReadyError
 from worldloop.core.memory import give_memory_back
 from worldloop.core.settings import Settings
@@ -51,6 +52,7 @@ from worldloop.models.precision import Precision
 from worldloop.models.registry import SERVE_RECENCY, Registry, Rules, find_world, scan
 from worldloop.models.sampling import MAX_NFE, plan_timesteps
 from worldloop.session.host import File, GameOptions, HostReport, StartFrame
+from worldloop.session.picture_host import Picture
 
 LARGEST_BATCH = 32
 
@@ -161,28 +163,23 @@ class WorldHost:
         if model_id is None and path.is_file():
             model_id = path.stem.lower()
         place = devices.pick_device(device)
+        compiled = Compile(
+            network=compile, decoder=compile_decoder, dynamic=compile_dynamic, recompile_limit=recompile_limit
+        )
         loading = Loading(
             device=place,
             precision=Precision.choose(
                 dtype=dtype, decoder_dtype=decoder_dtype, fp8=fp8_linears, device=place
             ),
-            compile=Compile(
-                network=compile,
-                decoder=compile_decoder,
-                dynamic=compile_dynamic,
-                recompile_limit=recompile_limit,
-            ),
+            compile=compiled,
             warmup=warmup,
             warmup_frames=warmup_frames,
             profile_frames=profile_frames,
             profile_dir=Path(profile_dir),
         )
         rules = Rules(
-            rope_table_len=rope_table_len,
-            window=window,
-            recency_enabled=recency_enabled,
-            serve_recency=serve_recency,
-        )
+            rope_table_len=rope_table_len, window=window, recency_enabled=recency_enabled, serve_recency=serve_recency
+        )  # fmt: skip
         defaults = Defaults(
             reprefill_every=reprefill_every,
             drift_limit=drift_limit,
@@ -329,6 +326,14 @@ class WorldHost:
             latent = self.engine.call(lambda: model.encode(torch.from_numpy(np.ascontiguousarray(picture))))
             return self._start_frame(latent)
 
+    def adopt(self, picture: Picture) -> StartFrame:
+        """A picture that was made here: its latent as it is, or, when that is not this world's, its pixels."""
+        with self._lock:
+            if (latent := self._served.start_latent(picture.latent)) is not None:
+                return self._start_frame(latent)
+        height, width = self.frame_size
+        return self.encode(cover_crop(picture.pixels, height=height, width=width))
+
     def start(
         self,
         frame: StartFrame,
@@ -405,7 +410,7 @@ class WorldHost:
     def _follow(self) -> None:
         """After a change of the model: what hangs on it."""
         self._loop = WorldLoop(self.model, self._tally)
-        self.engine.admission.base_bytes = self._served.weights_bytes
+        self.engine.admission.hold("world", self._served.weights_bytes)
         self._drop_what_does_not_fit()
 
     # -- beginnings -------------------------------------------------------------------------------------------------

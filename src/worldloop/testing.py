@@ -18,6 +18,7 @@ import torch
 from worldloop.core.clock import ManualClock
 from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Done, Emit, Idle, Loop
+from worldloop.loops.causal_pictures import CausalPictures
 from worldloop.loops.model import WorldModel
 from worldloop.loops.units import run_unit
 from worldloop.loops.video_model import OwnPictures, OwnWords, VideoModel
@@ -32,11 +33,20 @@ from worldloop.models.summaryformer import Summaryformer, SummaryformerConfig
 from worldloop.models.weights import save_autoencoder, save_checkpoint
 
 __all__ = [
-    "ManualClock", "ScriptedPlayer", "play", "random_model", "random_video_model", "run_unit", "tiny_video",
-    "tiny_world",
+    "ManualClock", "ScriptedPlayer", "play", "random_model", "random_picture_model", "random_video_model",
+    "run_unit", "tiny_picture", "tiny_video", "tiny_world",
 ]  # fmt: skip
 
 SHIFT = 2.0
+TINY_GRIDS = ((3, 4), (4, 3), (2, 2), (4, 6))
+"""Latent cells of what `random_picture_model` makes, unless told otherwise."""
+_STILL = {
+    "chunk_frames": 1,
+    "window_frames": 1,
+    "sink_frames": 0,
+    "guidance": 2.0,
+    "facts": {"grids": TINY_GRIDS},
+}
 NetworkT = TypeVar("NetworkT", bound=torch.nn.Module)
 WALKING = ("w", "a", "s", "d")
 
@@ -228,8 +238,38 @@ def tiny_video(folder: Path, *, name: str = "tiny-video", seed: int = 0, **choic
         name: file name without suffix.
         choices: as of `random_video_model`.
     """
+    return _save_video(folder, name, random_video_model(seed=seed, **choices))
+
+
+def random_picture_model(*, device: torch.device | str = "cpu", **choices: Any) -> CausalPictures:
+    """A text-to-picture model of random weights in memory; `tiny` makes the sizes of `TINY_GRIDS`, (3, 4) by itself.
+
+    Args:
+        choices: as of `random_video_model`.
+    """
+    video = random_video_model(device=device, **{**_STILL, **choices})
+    assert isinstance(video.pictures, OwnPictures)
+    return CausalPictures(
+        config=video.config, network=video.network, autoencoder=video.pictures.autoencoder,
+        stats=video.pictures.stats, grids=tuple(map(tuple, video.config.facts["grids"])), device=video.device,
+        dtype=video.dtype, file_hash="0" * 64, autoencoder_hash="1" * 64,
+    )  # fmt: skip
+
+
+def tiny_picture(folder: Path, *, name: str = "tiny-picture", seed: int = 0, **choices: Any) -> Path:
+    """Write a random picture checkpoint and, unless there is one, `autoencoder.safetensors`; returns the checkpoint.
+
+    In a folder of `tiny_world` its pictures of (48, 64) pixels are that world's start pictures.
+
+    Args:
+        name: file name without suffix.
+        choices: as of `random_video_model`; see `random_picture_model` for what it is without.
+    """
+    return _save_video(folder, name, random_video_model(seed=seed, **{**_STILL, **choices}))
+
+
+def _save_video(folder: Path, name: str, model: VideoModel) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    model = random_video_model(seed=seed, **choices)
     assert isinstance(model.pictures, OwnPictures)
     autoencoder = folder / "autoencoder.safetensors"
     if not autoencoder.exists():

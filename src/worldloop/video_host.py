@@ -61,9 +61,8 @@ class VideoHost:
         self.model = engine.call(
             lambda: VideoModel.load(path, path.parent / AUTOENCODER, device=device, dtype=precision.memory)
         )
-        engine.admission.base_bytes += sum(
-            parameter.numel() * parameter.element_size() for parameter in self.model.network.parameters()
-        )
+        weights = sum(parameter.nbytes for parameter in self.model.network.parameters())
+        engine.admission.hold("video", weights)
         self._loop = VideoLoop(self.model)
 
     @classmethod

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageCms
 
-from worldloop.codec.still import cover_crop, read_picture, write_png
+from worldloop.codec.still import FILES, cover_crop, encode_picture, read_picture, write_png
 from worldloop.core.errors import InvalidInputError, PictureError
 
 Picture = NDArray[np.uint8]
@@ -304,3 +304,25 @@ def test_a_png_holds_the_pixels_and_the_same_bytes_each_time(tile_art: Picture) 
     assert data == write_png(tile_art.copy())
     assert np.array_equal(read_picture(data), tile_art)
     assert Image.open(io.BytesIO(data)).info == {}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_of_each_kind_holds_the_picture_and_the_same_bytes_each_time(
+    tile_art: Picture, kind: str
+) -> None:
+    data = encode_picture(tile_art, kind)
+    back = read_picture(data)
+
+    assert data == encode_picture(tile_art.copy(), kind)
+    assert Image.open(io.BytesIO(data)).format == kind.upper()
+    assert np.abs(back.astype(int) - tile_art).mean() < 3
+    assert np.array_equal(back, tile_art) == (kind != "jpeg")
+
+
+def test_what_a_file_cannot_hold_is_refused(tile_art: Picture) -> None:
+    with pytest.raises(InvalidInputError, match="'bmp' must be one of png, jpeg, webp"):
+        encode_picture(tile_art, "bmp")
+    with pytest.raises(InvalidInputError, match="a webp file cannot hold"):
+        encode_picture(np.zeros((1, 16_384, 3), np.uint8), "webp")
+    with pytest.raises(InvalidInputError, match="must be uint8"):
+        encode_picture(np.zeros((4, 4), np.uint8), "jpeg")

@@ -84,6 +84,9 @@ def test_variables_of_the_browser_tests_are_not_settings(monkeypatch: pytest.Mon
         ({"session_limit_message": "é" * 62}, "124 bytes"),
         ({"cors_allow_origins": "http://a.example/"}, "not an origin"),
         ({"cors_allow_origins": ["*"]}, "not an origin"),
+        ({"api_key": "short"}, "api_key"),
+        ({"api_key_hashes": "a" * 63}, "api_key_hashes.*64 of 0-9 a-f"),
+        ({"api_key_hashes": ["b" * 64, "B" * 64]}, "api_key_hashes"),
         ({"server_id": "a.b", "ticket_secret": "s"}, "server_id"),
         ({"ticket_secret": "hush"}, "server_id is not set"),
         ({"server_id": "box"}, "ticket_secret is not set"),
@@ -105,6 +108,8 @@ def test_none_by_word(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_origins_by_comma(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLDLOOP_CORS_ALLOW_ORIGINS", "http://a.example:3000, https://b.example")
     assert Settings.load().cors_allow_origins == ("http://a.example:3000", "https://b.example")
+    monkeypatch.setenv("WORLDLOOP_API_KEY_HASHES", f"{'a' * 64},{'0' * 64}")
+    assert Settings.load().api_key_hashes == ("a" * 64, "0" * 64)
 
 
 def test_a_file_that_cannot_be_read_says_so_without_its_folder(tmp_path: Path) -> None:

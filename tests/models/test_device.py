@@ -116,3 +116,11 @@ def test_only_cuda_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     device.synchronize(torch.device("cuda"))
 
     assert waited == [torch.device("cuda")]
+
+
+def test_convolutions_in_float32_keep_all_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+
+    device.pick_device("cpu")
+
+    assert not torch.backends.cudnn.allow_tf32

@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from websockets.sync.client import ClientConnection, connect
 
+from worldloop.core.clock import Clock
 from worldloop.core.settings import Settings
 from worldloop.server.app import create_app
 from worldloop.server.run import listen, make_server, url_of
 from worldloop.session.host import Host
+from worldloop.session.picture_host import PictureHost
 from worldloop.session.videos import VideoHost
 
 WAIT_S = 30.0
@@ -36,16 +38,27 @@ class Live:
     Attributes:
         url: without a slash at its end.
         host: what it serves; the test may look, and close nothing.
-        arena: the server's games.
+        clock: that was given to it, or None.
+        arena, pictures, videos: the server's games, and its pictures and videos on order or None.
     """
 
-    def __init__(self, host: Host, video_host: VideoHost | None = None, **settings: Any) -> None:
-        self.host = host
+    def __init__(
+        self,
+        host: Host,
+        video_host: VideoHost | None = None,
+        picture_host: PictureHost | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
+    ) -> None:
+        self.host, self.clock = host, clock
         self.settings = Settings(port=0, **{"log_level": "warning", **settings})
         self._listener = listen(self.settings.host, self.settings.port)
         self.url = url_of(self._listener)
-        self._app = create_app(host, self.settings, video_host=video_host)
-        self.arena = self._app.state.arena
+        self._app = create_app(
+            host, self.settings, clock=clock, video_host=video_host, picture_host=picture_host
+        )
+        state = self._app.state
+        self.arena, self.pictures, self.videos = state.arena, state.pictures, state.videos
         self._ready = threading.Event()
         self._server = make_server(self._app, self.settings, self._ready.set)
         self._thread = threading.Thread(target=self._run, name=SERVER_THREAD, daemon=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import threading
+import time
 from concurrent.futures import Future
 from typing import Any
 
@@ -87,10 +88,9 @@ class WatchedGame:
 
 def until_left(live: Live) -> None:
     """Ask `/status` until no game is live: leaving is noticed within one pass, not at once."""
-    for _ in range(2000):
-        if not live.get("/status").json()["ws_active"]:
-            return
-    raise AssertionError("the game is still live")
+    end = time.monotonic() + WAIT_S
+    while live.get("/status").json()["ws_active"]:
+        assert time.monotonic() < end, "the game is still live"
 
 
 def ticket(user: str, *, secret: str, server: str, expiry: int | str) -> str:

@@ -27,6 +27,7 @@ from worldloop.core.types import Controls
 from worldloop.engine.contract import Emit
 from worldloop.server.app import create_app
 from worldloop.session.host import GameOptions, HostReport, StartFrame
+from worldloop.session.picture_host import Picture
 
 HEIGHT, WIDTH = 48, 64
 
@@ -78,6 +79,7 @@ class ScriptedHost:
         self.start_error: Exception | None = None
         self.games: list[ScriptedGame] = []
         self.pictures: list[NDArray[np.uint8]] = []
+        self.adopted: list[Picture] = []
         self.options: list[GameOptions] = []
         self.active: str | None = "alpha"
         self.frame_size = (HEIGHT, WIDTH)
@@ -136,6 +138,10 @@ class ScriptedHost:
         self.encoding.set()
         assert self.gate.wait(10)
         self.pictures.append(picture)
+        return StartFrame(value=picture, shape=(1, 8, 3, 4), model_id=str(self.active))
+
+    def adopt(self, picture: Picture) -> StartFrame:
+        self.adopted.append(picture)
         return StartFrame(value=picture, shape=(1, 8, 3, 4), model_id=str(self.active))
 
     def start(

@@ -53,6 +53,44 @@ async def test_cors_names_no_foreign_origin(site) -> None:
     assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.parametrize(
+    "name", ["evil.example", "EVIL.example:8000", "127.0.0.1.evil.example", "[::1", "evil.example."]
+)
+async def test_a_strangers_name_for_a_loopback_address_is_not_answered(site, name) -> None:
+    async with site() as s:
+        answer = await s.http.get("/status", headers={"host": name})
+        socket = await s.socket("ann", host=name, origin=f"http://{name}").closed()
+        refused = (await s.http.get("/metrics")).text
+    assert answer.status_code == 403
+    assert "allowed_hosts" in answer.json()["detail"]
+    assert socket[0] == 1008
+    assert 'refusals_total{reason="host"} 2' in refused
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "127.0.0.1:8000",
+        "localhost",
+        "LOCALHOST:1",
+        "[::1]:8000",
+        "192.168.0.7",
+        "a.localhost",
+        "box",
+        "play.example",
+    ],
+)
+async def test_own_and_configured_names_are_answered(site, name) -> None:
+    async with site(allowed_hosts="play.example,other.example") as s:
+        assert (await s.http.get("/status", headers={"host": name})).status_code == 200
+
+
+@pytest.mark.parametrize("settings", [{"host": "0.0.0.0"}, {"allowed_hosts": "*"}])
+async def test_a_server_for_everyone_is_answered_by_any_name(site, settings) -> None:
+    async with site(**settings) as s:
+        assert (await s.http.get("/status", headers={"host": "play.example.org"})).status_code == 200
+
+
 async def test_every_answer_has_the_security_headers(site) -> None:
     async with site() as s:
         answers = [await s.http.get(path) for path in ("/", "/status", "/nowhere", "/create-game/ann")]

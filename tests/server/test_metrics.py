@@ -133,6 +133,7 @@ def test_every_metric_is_in_the_guide() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "serve.md").read_text()
     metrics = Metrics()
     metrics.watch(lambda: LEVELS)
+    metrics.watch_images(lambda: 0, lambda: 0)
     names = {
         family.name.removeprefix("worldloop_") + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(metrics.render().decode())

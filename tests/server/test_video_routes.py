@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 from collections.abc import AsyncIterator, Callable
@@ -74,6 +75,7 @@ class Desk:
             answer = (await self.http.get(f"/v1/videos/{name}")).json()
             if answer["status"] not in ("queued", "in_progress"):
                 return answer
+            await asyncio.sleep(0)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from concurrent.futures import Executor, Future
 from types import SimpleNamespace
 from typing import Any
@@ -165,6 +166,8 @@ class Counts:
         self.stages: list[str] = []
         self.endings: list[str] = []
         self.resumed = 0
+        self.pictures: Counter[str] = Counter()
+        self.phases: list[str] = []
 
     def refused(self, reason: str) -> None:
         self.refusals.append(reason)
@@ -182,6 +185,12 @@ class Counts:
 
     def key_to_picture(self, seconds: float) -> None:
         self.latencies.append(seconds)
+
+    def images(self, event: str, count: int) -> None:
+        self.pictures[event] += count
+
+    def image_phase(self, phase: str, seconds: float) -> None:
+        self.phases.append(phase)
 
 
 class Table:

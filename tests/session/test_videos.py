@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from worldloop.codec.mp4 import read_video
 from worldloop.core.clock import ManualClock
 from worldloop.core.errors import CapacityError, EngineError, SessionEndedError
-from worldloop.session.videos import NoSuchVideoError, QueueFullError, Video, VideoLimits, VideoOrder, Videos
+from worldloop.session.line import QueueFullError, QueueLimits
+from worldloop.session.videos import NoSuchVideoError, Video, VideoOrder, Videos
 
 FPS, CHUNK = 4, 4
 
@@ -88,7 +89,7 @@ class Desk:
 
     def __init__(self, **limits: Any) -> None:
         self.host, self.clock = ScriptedVideoHost(), ManualClock(100.0)
-        chosen = VideoLimits(**{"waiting": 3, "keep_s": 60.0, "keep_bytes": 10**6, **limits})
+        chosen = QueueLimits(**{"waiting": 3, "keep_s": 60.0, "keep_bytes": 10**6, **limits})
         self.videos = Videos(self.host, chosen, clock=self.clock)
 
     def order(self, seconds: int = 2, seed: int = 1) -> Video:

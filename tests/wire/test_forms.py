@@ -10,6 +10,7 @@ from worldloop.wire.forms import (
     parse_focus_mask,
     parse_nfe,
     parse_nfe_mode,
+    parse_picture_id,
     parse_reprefill,
     parse_sphere,
     parse_start_form,
@@ -18,6 +19,18 @@ from worldloop.wire.forms import (
 
 def test_empty_fields_are_the_defaults() -> None:
     assert parse_start_form() == StartForm()
+
+
+@pytest.mark.parametrize(
+    ("raw", "file", "value"), [("", True, None), (" ", True, None), (" img_1 ", False, "img_1")]
+)
+def test_picture_id(raw: str, file: bool, value: str | None) -> None:
+    assert parse_picture_id(raw, file=file) == value
+
+
+def test_a_picture_is_named_or_sent_not_both() -> None:
+    with pytest.raises(InvalidInputError, match="either the file z0_image or picture_id"):
+        parse_start_form(picture_id="img_1", file=True)
 
 
 @pytest.mark.parametrize(("raw", "value"), [("", None), ("0", None), (" 4 ", 4), ("32", 32)])

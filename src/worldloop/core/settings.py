@@ -7,11 +7,8 @@ owns no behaviour. Built once by the command line or a test, read everywhere.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +25,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from worldloop.core.errors import SettingsError
+from worldloop.core.settings_sources import Given, check_name, explain, read_toml
 
 ENV_PREFIX = "WORLDLOOP_"
 
@@ -41,6 +39,7 @@ CLOSE_REASON_BYTES = 123
 """Longest close reason that a WebSocket close frame holds."""
 
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Fps = Annotated[float, Field(ge=1, le=120, allow_inf_nan=False)]
@@ -276,6 +275,36 @@ class Settings(BaseSettings):
     )
     h264_gop: int = Field(120, ge=1, le=10_000, description="Pictures from one key picture to the next.")
 
+    # Pictures
+    picture: str = Field(
+        "",
+        description="A picture model: the path of a checkpoint, of its folder, or of a pipeline's folder. Empty is the "
+        "world's own, where it has one; `off` is none.",
+    )
+    picture_memory_mib: int = Field(
+        0,
+        ge=0,
+        description="Memory for the picture model and the picture in the making, in MiB; 0 is all that the device has "
+        "left beside weights and games.",
+    )
+    picture_steps_max: int = Field(100, ge=1, le=200, description="Most denoising steps of a picture.")
+    picture_queue: int = Field(
+        16, ge=1, le=10_000, description="Pictures that may wait for the one that is made."
+    )
+    picture_keep_s: Seconds = Field(
+        3600.0, description="A finished picture is forgotten after this many seconds."
+    )
+    picture_keep_mib: int = Field(
+        256,
+        ge=1,
+        description="Main memory for finished pictures, in MiB; the oldest is forgotten first, the newest always kept.",
+    )
+    picture_probe: bool = Field(
+        True,
+        description="Try the largest picture that fits before the port opens, and offer less when it fails; on CUDA "
+        "devices only.",
+    )
+
     # Videos
     video: str = Field(
         "",
@@ -294,10 +323,16 @@ class Settings(BaseSettings):
         ge=1,
         description="Disk for finished videos, in MiB; the oldest is forgotten first, the newest always kept.",
     )
+
+    # Keys
     api_key: SecretStr | None = Field(
         None,
         min_length=16,
         description="Key that `/v1` routes ask for, as `Authorization: Bearer KEY`; at least 16 characters.",
+    )
+    api_key_hashes: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="More keys, each as its SHA-256 in hexadecimal, so that no file holds it: see `worldloop key`.",
     )
 
     # Network
@@ -305,6 +340,11 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 chooses a free one.")
     cors_allow_origins: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="Origins of other pages that may use this server, such as `https://example.org`."
+    )
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (),
+        description="Domain names that a server on a loopback address may be asked by, such as a proxy's "
+        "`play.example.org`; `*` is any. Addresses and names without a dot are always known.",
     )
     max_upload_bytes: int = Field(16 * 2**20, ge=1024, description="Largest start picture file, in bytes.")
     max_pixels: int = Field(40_000_000, ge=1, description="Largest start picture, in pixels.")
@@ -332,18 +372,19 @@ class Settings(BaseSettings):
         """
         named = os.environ.get(CONFIG_ENV, "").strip()
         path = file if file is not None else Path(named) if named else None
-        table = _read_toml(path) if path is not None else {}
+        table = read_toml(path) if path is not None else {}
         for source, names in (("file", table), ("flag", flags)):
             for name in names:
-                _known(name, source)
+                check_name(name, cls.model_fields, source)
         for variable in os.environ:
             if variable.startswith(ENV_PREFIX) and variable not in FOREIGN_ENV:
-                _known(variable.removeprefix(ENV_PREFIX).lower(), "environment", shown=variable)
+                name = variable.removeprefix(ENV_PREFIX).lower()
+                check_name(name, cls.model_fields, "environment", shown=variable)
         values: dict[str, Any] = {**flags, _FILE_KEY: table} if table else flags
         try:
             return cls(**values)
         except ValidationError as error:
-            raise SettingsError(_explain(error)) from None
+            raise SettingsError(explain(error)) from None
 
     @classmethod
     def settings_customise_sources(
@@ -356,7 +397,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         flags = dict(init_settings())
         table = flags.pop(_FILE_KEY, {})
-        return _Given(settings_cls, flags), env_settings, _Given(settings_cls, table)
+        return Given(settings_cls, flags), env_settings, Given(settings_cls, table)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -380,14 +421,21 @@ class Settings(BaseSettings):
         word = value.strip() if isinstance(value, str) else value
         return None if isinstance(word, str) and word.lower() in ("", "none", "null", "off") else word
 
-    @field_validator("cors_allow_origins", mode="before")
+    @field_validator("cors_allow_origins", "allowed_hosts", "api_key_hashes", mode="before")
     @classmethod
-    def _origins_by_comma(cls, value: object) -> object:
+    def _several_by_comma(cls, value: object) -> object:
         return (
             tuple(part.strip() for part in value.split(",") if part.strip())
             if isinstance(value, str)
             else value
         )
+
+    @field_validator("api_key_hashes")
+    @classmethod
+    def _hashes_whole(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(_SHA256.fullmatch(each) for each in value):
+            raise ValueError("each must be 64 of 0-9 a-f, as `worldloop key` prints it")
+        return value
 
     @field_validator("cors_allow_origins")
     @classmethod
@@ -432,42 +480,3 @@ class Settings(BaseSettings):
 
 
 _FILE_KEY = "_from_file"
-
-
-class _Given(PydanticBaseSettingsSource):
-    """A source that is a dictionary already."""
-
-    def __init__(self, settings_cls: type[BaseSettings], values: Mapping[str, Any]) -> None:
-        super().__init__(settings_cls)
-        self._values = dict(values)
-
-    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002
-        return self._values.get(field_name), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return self._values
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"settings file {path.name}: {error.strerror or 'cannot be read'}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"settings file {path.name}: not TOML: {error}") from None
-
-
-def _known(name: str, source: str, *, shown: str | None = None) -> None:
-    if name in Settings.model_fields:
-        return
-    near = difflib.get_close_matches(name, Settings.model_fields, n=3)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise SettingsError(f"unknown setting {shown or name!r} ({source}){hint}")
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for problem in error.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in problem["loc"]) or "settings"
-        lines.append(f"{where}: {problem['msg'].removeprefix('Value error, ')}")
-    return "; ".join(lines)

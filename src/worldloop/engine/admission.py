@@ -34,21 +34,32 @@ class Admission:
         memory_bytes: of the device for everything here, or None for no limit.
         load_limit: of the device's time for sessions that must keep up, or None. A session alone is always let in: a
             slow machine plays slowly, rather than not at all.
-
-    Attributes:
-        base_bytes: held whatever the sessions do, such as weights.
     """
 
     def __init__(self, *, memory_bytes: int | None = None, load_limit: float | None = None) -> None:
         self.memory_bytes = memory_bytes
         self.load_limit = load_limit
-        self.base_bytes = 0
+        self._held: dict[str, int] = {}
         self._shares: dict[Hashable, Share] = {}
+
+    def hold(self, owner: str, size: int) -> None:
+        """Bytes that an owner holds now whatever the sessions do, such as a model's weights."""
+        self._held[owner] = size
+
+    @property
+    def base_bytes(self) -> int:
+        """What owners hold."""
+        return sum(self._held.values())
 
     @property
     def resident_bytes(self) -> int:
         """Of all sessions."""
         return sum(share.resident_bytes for share in self._shares.values())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Of the session whose plans need most on top; one plan runs at a time, so the largest counts once."""
+        return max((share.peak_bytes for share in self._shares.values()), default=0)
 
     @property
     def load(self) -> float:
@@ -77,9 +88,7 @@ class Admission:
         """Bytes for one more session whose plans need `peak_bytes` on top; None without a limit."""
         if self.memory_bytes is None:
             return None
-        # One plan runs at a time, so the largest peak counts once.
-        peak = max((share.peak_bytes for share in self._shares.values()), default=0)
-        return self.memory_bytes - self.base_bytes - self.resident_bytes - max(peak, peak_bytes)
+        return self.memory_bytes - self.base_bytes - self.resident_bytes - max(self.peak_bytes, peak_bytes)
 
     def _check_memory(self, share: Share) -> None:
         free = self.free_bytes(share.peak_bytes)

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from worldloop.core.errors import InvalidInputError
 from worldloop.core.files import file_hash
 from worldloop.core.telemetry import log_event
 from worldloop.loops.model import WorldModel
+from worldloop.loops.picture_model import StartLatent
 from worldloop.loops.profile import Profile, profile_steady
 from worldloop.loops.snapshot import Origin
 from worldloop.loops.switch import WeightsLostError, fits, switch
@@ -95,6 +97,16 @@ class Served:
         self._take(model, entry, digest)
         how = "in place" if in_place else "built anew"
         log_event(_log, "switch.done", model=model_id, how=how, seconds=time.perf_counter() - began)
+
+    def start_latent(self, value: object) -> Tensor | None:
+        """A picture's latent as this world's start, `[1, N, C]`; None unless it is of its autoencoder and size."""
+        config = self.model.config.model
+        shape = (config.latent_channels, *config.latent_hw)
+        if not isinstance(value, StartLatent) or value.autoencoder != self.origin.autoencoder:
+            return None
+        if self.active is None or tuple(value.latent.shape) != shape:
+            return None
+        return value.latent.flatten(1).T.contiguous()[None].to(self.model.device)
 
     def _build(self, entry: Entry) -> WorldModel:
         """A model of its own, loaded and warmed up."""

@@ -12,7 +12,7 @@ Owns normalisation (ImageNet mean and deviation) and packing to bytes. Does not 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -108,6 +108,13 @@ class Autoencoder(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.dec.linear.weight.dtype
+
+    def at(self, latent_hw: tuple[int, int]) -> Autoencoder:
+        """The same weights, not copied, for pictures of another size; nothing in them knows the grid."""
+        with torch.device("meta"):
+            other = Autoencoder(replace(self.config, latent_hw=latent_hw))
+        other.load_state_dict(self.state_dict(), assign=True)
+        return other.eval().requires_grad_(False)
 
     # -- streaming ------------------------------------------------------------------------------------------------
     def encode_first(self, rgb: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,8 @@ WORLDS = Path(__file__).parents[1] / "assets" / "worlds"
 """Shipped worlds, a folder each."""
 AUTOENCODER = "autoencoder.safetensors"
 """File of a folder's autoencoder."""
+PIPELINE_INDEX = "model_index.json"
+"""File that tells a folder in the layout of diffusers."""
 SUFFIXES = (".safetensors", ".pt")
 SERVE_RECENCY = Recency(flat_until=5, decay_end=17, beta=6.0, gamma=2.0)
 """Bias of a checkpoint whose name carries `rec` and that was trained without one, unless the server says else."""
@@ -241,7 +243,12 @@ def find_world(name: str) -> Path:
 
 def is_video(path: Path) -> bool:
     """Whether a file's name says that it is a video model, which lies beside worlds: `[<labels>-]video.safetensors`."""
-    return path.suffix == ".safetensors" and path.stem.split("-")[-1] == "video"
+    return _is_kind(path, "video")
+
+
+def is_picture(path: Path) -> bool:
+    """The same for a picture model: `[<labels>-]picture.safetensors`."""
+    return _is_kind(path, "picture")
 
 
 def find_video(name: str, world: str) -> Path | None:
@@ -250,13 +257,28 @@ def find_video(name: str, world: str) -> Path | None:
     Raises:
         InvalidInputError: the path holds none; or the world does not exist.
     """
+    return _find_beside(name, world, "video")
+
+
+def find_picture(name: str, world: str) -> Path | None:
+    """The same for a picture model. A path may also be a pipeline's folder, which has a `model_index.json`."""
+    if name and (Path(name) / PIPELINE_INDEX).is_file():
+        return Path(name)
+    return _find_beside(name, world, "picture")
+
+
+def _is_kind(path: Path, kind: str) -> bool:
+    return path.suffix == ".safetensors" and path.stem.split("-")[-1] == kind
+
+
+def _find_beside(name: str, world: str, kind: str) -> Path | None:
     path = Path(name) if name else find_world(world)
     if name and path.is_file():
         return path
-    found = sorted(file for file in path.iterdir() if is_video(file)) if path.is_dir() else []
+    found = sorted(file for file in path.iterdir() if _is_kind(file, kind)) if path.is_dir() else []
     if name and not found:
         raise InvalidInputError(
-            f"no video model in {path.name!r}: give a checkpoint, or a folder with a *-video.safetensors"
+            f"no {kind} model in {path.name!r}: give a checkpoint, or a folder with a *-{kind}.safetensors"
         )
     return found[0] if found else None
 
@@ -293,7 +315,9 @@ def scan_report(folder: Path, rules: Rules | None = None) -> ScanReport:
     if digest is None:
         report.refusals.append(CheckpointError(folder.name, f"holds no {AUTOENCODER}"))
     files = sorted(
-        p for p in folder.iterdir() if p.suffix in SUFFIXES and p.name != AUTOENCODER and not is_video(p)
+        p
+        for p in folder.iterdir()
+        if p.suffix in SUFFIXES and p.name != AUTOENCODER and not is_video(p) and not is_picture(p)
     )
     if not files:
         report.refusals.append(

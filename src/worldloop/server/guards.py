@@ -1,10 +1,11 @@
-"""What every request passes before a route sees it: origin, body size, security headers.
+"""What every request passes before a route sees it: name, origin, body size, security headers.
 
-Owns three small ASGI wrappers. CORS itself is Starlette's. Built by `server.app`.
+Owns four small ASGI wrappers. CORS itself is Starlette's. Built by `server.app`.
 """
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -78,11 +79,59 @@ class OriginGuard:
             await self._app(scope, receive, send)
             return
         self._observer.refused("origin")
-        if scope["type"] == "websocket":
-            await receive()
-            await send({"type": "websocket.close", "code": 1008, "reason": "origin not allowed"})
+        await _refuse(scope, receive, send, "origin not allowed")
+
+
+class HostGuard:
+    """Refuses (403) to be addressed by a domain name that anyone may point at this machine.
+
+    For a server that listens on a loopback address only. A browser takes a page of such a name for this server's own
+    page, so that any site could use the server ("DNS rebinding"). Addresses, names without a dot and `*.localhost`
+    can't be a stranger's.
+
+    Args:
+        allowed: further names; `*` is every name.
+    """
+
+    def __init__(self, app: ASGIApp, *, allowed: tuple[str, ...], observer: Observer) -> None:
+        self._app, self._allowed, self._observer = app, allowed, observer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or self._knows(Headers(scope=scope).get("host", "")):
+            await self._app(scope, receive, send)
             return
-        await JSONResponse({"detail": "origin not allowed"}, status_code=403)(scope, receive, send)
+        self._observer.refused("host")
+        await _refuse(scope, receive, send, "this name is not known here; the setting allowed_hosts adds it")
+
+    def _knows(self, host: str) -> bool:
+        try:
+            name = (urlsplit(f"//{host}").hostname or "").removesuffix(".")
+        except ValueError:
+            return False
+        own = "." not in name or name.endswith(".localhost") or is_address(name)
+        return own or name in self._allowed or "*" in self._allowed
+
+
+def is_address(name: str) -> bool:
+    """Whether it is an IP address."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(name: str) -> bool:
+    """Whether it means this machine alone."""
+    return name == "localhost" or (is_address(name) and ip_address(name).is_loopback)
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, text: str) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008, "reason": text})
+        return
+    await JSONResponse({"detail": text}, status_code=403)(scope, receive, send)
 
 
 class BodyLimit:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import get_args
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     ProcessCollector,
     generate_latest,
@@ -20,10 +22,11 @@ from prometheus_client import (
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from worldloop.session.observer import REASONS, Levels, Stage
+from worldloop.session.observer import REASONS, ImageEvent, Levels, Stage
 from worldloop.session.socket import EndingKind
 
 LATENCY_BUCKETS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.75, 1.0, 2.0, 5.0)
+IMAGE_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 STAGE_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 RECENT = 256
@@ -69,7 +72,22 @@ class Metrics:
             buckets=STAGE_BUCKETS,
             registry=self.registry,
         )
+        self._images = Counter(
+            "worldloop_images",
+            "Pictures on order: queued, made, failed, or cancelled.",
+            ["event"],
+            registry=self.registry,
+        )
+        self._image_phases = Histogram(
+            "worldloop_image_seconds",
+            "Time of one picture on order by phase: in the queue, of the device, of writing its file.",
+            ["phase"],
+            buckets=IMAGE_BUCKETS,
+            registry=self.registry,
+        )
         self._recent: deque[float] = deque(maxlen=RECENT)
+        for event in get_args(ImageEvent):
+            self._images.labels(event)
         for reason in (*REASONS, "other"):
             self._refusals.labels(reason)
         ProcessCollector(registry=self.registry)
@@ -77,6 +95,14 @@ class Metrics:
     def watch(self, levels: Callable[[], Levels]) -> None:
         """Ask `levels` at every scrape. Once."""
         self.registry.register(_AtScrape(levels, self._recent))
+
+    def watch_images(self, waiting: Callable[[], float], kept_bytes: Callable[[], float]) -> None:
+        """Ask these at every scrape. Once."""
+        for name, text, ask in (
+            ("worldloop_images_waiting", "Requests for pictures that wait.", waiting),
+            ("worldloop_images_kept_bytes", "Main memory of finished pictures.", kept_bytes),
+        ):
+            Gauge(name, text, registry=self.registry).set_function(ask)
 
     def refused(self, reason: str) -> None:
         self._refusals.labels(reason if reason in REASONS else "other").inc()
@@ -96,6 +122,12 @@ class Metrics:
     def key_to_picture(self, seconds: float) -> None:
         self._key_to_picture.observe(seconds)
         self._recent.append(seconds)
+
+    def images(self, event: ImageEvent, count: int) -> None:
+        self._images.labels(event).inc(count)
+
+    def image_phase(self, phase: str, seconds: float) -> None:
+        self._image_phases.labels(phase).observe(seconds)
 
     def render(self) -> bytes:
         """Everything, in Prometheus' text format."""

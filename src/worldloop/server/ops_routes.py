@@ -7,9 +7,10 @@ from fastapi.responses import JSONResponse, Response
 
 from worldloop.server.metrics import Metrics
 from worldloop.session.arena import Arena
+from worldloop.session.pictures import Pictures
 
 
-def ops_router(arena: Arena, metrics: Metrics) -> APIRouter:
+def ops_router(arena: Arena, pictures: Pictures | None, metrics: Metrics) -> APIRouter:
     """`/healthz`, `/readyz` and `/metrics`."""
     router = APIRouter(tags=["operation"])
 
@@ -20,8 +21,8 @@ def ops_router(arena: Arena, metrics: Metrics) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> Response:
-        """200 when a model is in service and games may begin, else 503."""
-        reason = arena.unready
+        """200 when a model is in service, games may begin and pictures can be made, else 503."""
+        reason = arena.unready or (pictures and pictures.host.lost)
         return JSONResponse({"ready": reason is None, "reason": reason}, status_code=503 if reason else 200)
 
     @router.get("/metrics")

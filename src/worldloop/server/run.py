@@ -3,7 +3,8 @@
 Owns the listening socket, uvicorn's settings and the stop. Prints nothing. Called by the command line.
 
 A stop has `drain_s` seconds: games are told and ended first, then requests get the time to be answered; what is still
-running after that is given up, and the process ends all the same.
+running after that is given up, and the process ends all the same. A device that is lost stops the process too, for a
+supervisor to start it anew, after a moment in which `/readyz` says why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from worldloop.core.errors import SettingsError
+from worldloop.core.errors import DeviceLostError, SettingsError
+from worldloop.core.memory import lasting
 from worldloop.core.settings import Settings
 from worldloop.core.telemetry import log_event
 from worldloop.server.app import STOPPING, create_app
@@ -28,6 +30,8 @@ from worldloop.server.http_transport import HttpTransport
 from worldloop.server.transport import PING_S, PlayTransport
 from worldloop.session.arena import Arena
 from worldloop.session.host import Host
+from worldloop.session.picture_host import PictureHost
+from worldloop.session.pictures import Pictures
 from worldloop.session.videos import VideoHost
 
 SOCKET_SLACK = 16
@@ -37,6 +41,9 @@ refuses it and the game goes on."""
 GAMES_SHARE, REQUESTS_SHARE, PROCESS_SHARE = 0.5, 0.75, 0.95
 """When games, requests and the process itself are given up, in parts of `drain_s`."""
 
+LOST_S = 2.0
+"""From the loss of the device to the stop: answers are sent, and whoever asks hears the reason."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -44,11 +51,27 @@ class Server(uvicorn.Server):
     """Uvicorn that ends the games before it closes their sockets, and that ends in time after a signal."""
 
     def __init__(
-        self, config: uvicorn.Config, arena: Arena, drain_s: float, on_ready: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        arena: Arena,
+        pictures: Pictures | None,
+        drain_s: float,
+        on_ready: Callable[[], None],
     ) -> None:
         super().__init__(config)
-        self._arena, self._drain_s, self._on_ready = arena, drain_s, on_ready
+        self._arena, self._pictures, self._drain_s, self._on_ready = arena, pictures, drain_s, on_ready
         self._signalled_at: float | None = None
+        self._lost_at = 0.0
+        self.lost: str | None = None
+
+    async def on_tick(self, counter: int) -> bool:
+        now = time.monotonic()
+        if self.lost is None:
+            ill = None if self._pictures is None else self._pictures.host.lost
+            self.lost, self._lost_at = self._arena.lost or ill, now
+        elif self._signalled_at is None and now - self._lost_at >= LOST_S:
+            self._signalled_at, self.should_exit = now, True
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 (a signal handler)
         # The base class would raise the signal again after a clean stop.
@@ -71,9 +94,12 @@ class Server(uvicorn.Server):
 
         if self._signalled_at is not None:
             # A thread that loads a model can't be interrupted, and would keep the process.
-            last = threading.Timer(left(PROCESS_SHARE), _give_up)
+            status = 0 if self.lost is None else DeviceLostError.exit_code
+            last = threading.Timer(left(PROCESS_SHARE), _give_up, [status])
             last.daemon = True
             last.start()
+        if self._pictures is not None:
+            self._pictures.drain()
         await self._arena.stop(STOPPING, limit_s=left(GAMES_SHARE))
         # A request that is given up would leave a traceback, though nothing is wrong.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
@@ -81,9 +107,9 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def _give_up() -> None:
+def _give_up(status: int) -> None:
     log_event(_log, "stop.forced", level=logging.WARNING)
-    os._exit(0)
+    os._exit(status)
 
 
 def make_server(app: FastAPI, settings: Settings, on_ready: Callable[[], None]) -> Server:
@@ -103,7 +129,7 @@ def make_server(app: FastAPI, settings: Settings, on_ready: Callable[[], None]) 
         access_log=False,
         server_header=False,
     )
-    return Server(config, app.state.arena, settings.drain_s, on_ready)
+    return Server(config, app.state.arena, app.state.pictures, settings.drain_s, on_ready)
 
 
 def serve(
@@ -111,6 +137,7 @@ def serve(
     settings: Settings,
     *,
     video_host: VideoHost | None = None,
+    picture_host: PictureHost | None = None,
     on_ready: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Listen and serve until SIGINT or SIGTERM; running games are told.
@@ -120,15 +147,19 @@ def serve(
 
     Raises:
         SettingsError: the address can't be listened on.
+        DeviceLostError: the device was lost, and the server has stopped because of that.
     """
     listener = listen(settings.host, settings.port)
     try:
         url = url_of(listener)
-        app = create_app(host, settings, video_host=video_host)
+        app = create_app(host, settings, video_host=video_host, picture_host=picture_host)
         server = make_server(app, settings, lambda: on_ready(url))
-        asyncio.run(server.serve(sockets=[listener]))
+        with lasting():
+            asyncio.run(server.serve(sockets=[listener]))
     finally:
         listener.close()
+    if server.lost is not None:
+        raise DeviceLostError(server.lost)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -1,90 +1,65 @@
 """OpenAI's videos API: create, retrieve, list, content, remix, delete; and the bytes of a video while it is made.
 
-Owns paths, the key, the form of errors, and whose a job is: one that is posted with `Accept: video/mp4` ends with its
-connection, any other only by DELETE. Fields are `wire.videos`', jobs `session.videos`'.
+Owns paths, and whose a job is: one that is posted with `Accept: video/mp4` ends with its
+connection, any other only by DELETE. Fields are `wire.videos`', jobs `session.videos`', the
+key and the form of errors `server.openai`'s.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
-from fastapi.routing import APIRoute
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from worldloop.codec.fmp4 import MEDIA_TYPE
 from worldloop.codec.sandbox import read_stranger
-from worldloop.core.errors import TicketError, TooLargeError, WorldloopError
+from worldloop.core.errors import TooLargeError, WorldloopError
 from worldloop.core.settings import Settings
-from worldloop.server.errors import RETRY_AFTER_S
-from worldloop.session.arena import reason_of
+from worldloop.server.openai import admission, content_type, json_fields, openai_route, while_connected
+from worldloop.session.keys import Keys
 from worldloop.session.observer import Observer
-from worldloop.session.videos import NoSuchVideoError, QueueFullError, Video, VideoOrder, Videos
+from worldloop.session.videos import NoSuchVideoError, Video, VideoOrder, Videos
+from worldloop.wire.openai import WrongFieldError
 from worldloop.wire.videos import (
     DeletedAnswer,
     VideoAnswer,
     VideoErrorAnswer,
     VideoFacts,
     VideoListAnswer,
-    WrongFieldError,
-    error_body,
     parse_page,
     parse_remix,
     parse_variant,
     parse_video,
 )
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
-
 MAX_FIELDS = 32
 ID_HEADER = "X-Video-Id"
+READERS = 2
+"""First pictures that are read at once: fewer than the threads, which makers of pictures and videos use as well."""
 
 
-def video_router(videos: Videos | None, settings: Settings, observer: Observer) -> APIRouter:
+def video_router(videos: Videos | None, settings: Settings, *, keys: Keys, observer: Observer) -> APIRouter:
     """Routes under `/v1/videos`; without a model they say so."""
-
-    class Route(APIRoute):
-        """Answers errors in OpenAI's form."""
-
-        def get_route_handler(self) -> Handler:
-            handle = super().get_route_handler()
-
-            async def answer(request: Request) -> Response:
-                try:
-                    return await handle(request)
-                except WorldloopError as error:
-                    observer.refused(reason_of(error))
-                    return _refusal(error)
-
-            return answer
-
-    def admit(request: Request) -> None:
-        if settings.api_key is None:
-            if settings.tickets_required:
-                raise TicketError(
-                    "this server is not open: its operator has to set `api_key` for these routes"
-                )
-            return
-        scheme, _, given = request.headers.get("authorization", "").partition(" ")
-        key = settings.api_key.get_secret_value()
-        same = secrets.compare_digest(given.strip().encode(), key.encode())
-        if scheme.lower() != "bearer" or not same:
-            raise TicketError("a valid API key is required, as `Authorization: Bearer KEY`")
 
     def served() -> Videos:
         if videos is None:
             raise NoSuchVideoError("no video model is served: the setting `video` names one")
         return videos
 
-    router = APIRouter(prefix="/v1/videos", tags=["videos"], route_class=Route, dependencies=[Depends(admit)])
+    reading = asyncio.Semaphore(READERS)
+    router = APIRouter(
+        prefix="/v1/videos",
+        tags=["videos"],
+        route_class=openai_route(observer),
+        dependencies=[Depends(admission(keys))],
+    )
 
     @router.post("", response_model=VideoAnswer)
     async def create(request: Request) -> Response:
@@ -95,15 +70,16 @@ def video_router(videos: Videos | None, settings: Settings, observer: Observer) 
         if form.reference is not None:
             if len(form.reference) > settings.max_upload_bytes:
                 raise TooLargeError(f"the upload is over the limit of {settings.max_upload_bytes} bytes")
-            first = await asyncio.to_thread(
-                read_stranger,
-                form.reference,
-                filename="input_reference",
-                height=facts.height,
-                width=facts.width,
-                max_bytes=settings.max_upload_bytes,
-                max_pixels=settings.max_pixels,
-            )
+            async with reading:
+                first = await asyncio.to_thread(
+                    read_stranger,
+                    form.reference,
+                    filename="input_reference",
+                    height=facts.height,
+                    width=facts.width,
+                    max_bytes=settings.max_upload_bytes,
+                    max_pixels=settings.max_pixels,
+                )
         seed = secrets.randbelow(2**32) if form.seed is None else form.seed
         video = served().submit(VideoOrder(prompt=form.prompt, seconds=form.seconds, seed=seed, first=first))
         if MEDIA_TYPE in request.headers.get("accept", ""):
@@ -124,7 +100,8 @@ def video_router(videos: Videos | None, settings: Settings, observer: Observer) 
         """One job, and how far it is."""
         return _json(served(), served().get(video_id))
 
-    @router.api_route("/{video_id}/content", methods=["GET", "HEAD"], response_class=Response)
+    @router.head("/{video_id}/content", include_in_schema=False)
+    @router.get("/{video_id}/content", response_class=Response)
     async def content(video_id: str, request: Request) -> Response:
         """The MP4: a finished one whole or by ranges, another one fragment by fragment as it is made."""
         parse_variant(request.query_params)
@@ -166,16 +143,9 @@ class FragmentsResponse(Response):
         if scope["method"] == "HEAD":
             await send({"type": "http.response.body", "body": b""})
             return
-        sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_gone(receive))
         try:
-            await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
+            await while_connected(receive, self._send(send))
         finally:
-            for task in (sending, leaving):
-                task.cancel()
-            await asyncio.gather(sending, leaving, return_exceptions=True)
             if self._owned and not self._video.over:
                 self._videos.delete(self._video.id)
 
@@ -190,22 +160,11 @@ class FragmentsResponse(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _fields(request: Request) -> dict[str, Any]:
     """The body's fields: a JSON object, or a form, whose files become bytes."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = content_type(request)
     if kind == "application/json":
-        try:
-            values = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            values = None
-        if not isinstance(values, dict):
-            raise WrongFieldError(None, "the body must be a JSON object", code="invalid_json")
-        return values
+        return await json_fields(request)
     if kind not in ("multipart/form-data", "application/x-www-form-urlencoded"):
         raise WrongFieldError(
             None, "the body must be JSON or a form, as its Content-Type says", code="invalid_type"
@@ -268,22 +227,3 @@ def _facts(videos: Videos, settings: Settings) -> VideoFacts:
     return VideoFacts(
         model=videos.host.model_id, width=width, height=height, longest_s=settings.video_seconds_max
     )
-
-
-def _refusal(error: WorldloopError) -> Response:
-    param = code = None
-    headers: dict[str, str] = {}
-    kind = "invalid_request_error" if error.http_status < 500 else "server_error"
-    if isinstance(error, WrongFieldError):
-        param, code = error.param, error.code
-    elif isinstance(error, TicketError):
-        code, headers = "invalid_api_key", {"WWW-Authenticate": "Bearer"}
-    elif isinstance(error, NoSuchVideoError):
-        code = "not_found"
-    elif isinstance(error, QueueFullError):
-        code, kind = "queue_full", "server_error"
-        headers = {"Retry-After": str(max(1, math.ceil(error.retry_s or RETRY_AFTER_S)))}
-    elif error.http_status == 400:
-        param, code = "input_reference", "invalid_image"
-    body = error_body(str(error), kind=kind, param=param, code=code)
-    return JSONResponse(body, status_code=error.http_status, headers=headers)

@@ -17,7 +17,9 @@ from fastapi.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from worldloop.wire.world import PictureAnswer
+from worldloop.session.picture_host import PictureFacts
+from worldloop.wire.images import written
+from worldloop.wire.world import PageAnswer, PictureAnswer, PromptAnswer
 
 WEB_DIR = Path(__file__).parent / "web"
 PICTURES_DIR = Path(__file__).parent.parent / "assets" / "pictures"
@@ -54,6 +56,19 @@ class Gallery:
         return cls(entries=entries, files=files)
 
 
+def offers(facts: PictureFacts | None) -> PageAnswer:
+    """What the page offers where these pictures can be ordered without a key; None: no pictures can."""
+    if facts is None:
+        return PageAnswer()
+    prompt = PromptAnswer(
+        model=facts.model,
+        size=written(facts.size),
+        sizes=[written(size) for size in facts.sizes or ()],
+        prompt_max=facts.prompt_max,
+    )
+    return PageAnswer(prompt=prompt)
+
+
 class _Modules(StaticFiles):
     """Static files that a browser asks about again, so that an upgrade is seen at once."""
 
@@ -65,13 +80,18 @@ class _Modules(StaticFiles):
         return response
 
 
-def add_web_routes(app: FastAPI, gallery: Gallery) -> None:
-    """`/`, `/web/...`, `/pictures` and `/pictures/{name}.png`."""
+def add_web_routes(app: FastAPI, gallery: Gallery, page: PageAnswer) -> None:
+    """`/`, `/web/...`, `/page`, `/pictures` and `/pictures/{name}.png`."""
     router = APIRouter(tags=["page"])
 
     @router.get("/", include_in_schema=False)
     async def index() -> Response:
         return FileResponse(WEB_DIR / "index.html", headers=REVALIDATE)
+
+    @router.get("/page")
+    async def offered() -> PageAnswer:
+        """What the page offers beside start pictures."""
+        return page
 
     @router.get("/pictures")
     async def pictures() -> list[PictureAnswer]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, File, Form, UploadFile, WebSocket
+from fastapi.exceptions import RequestValidationError
 
 from worldloop.core.errors import TooLargeError
 from worldloop.core.settings import Settings
 from worldloop.server.socket import WebSocketPlayer
-from worldloop.session.arena import Arena
+from worldloop.session.arena import Arena, Upload
 from worldloop.wire.forms import parse_start_form
 from worldloop.wire.world import ModelsAnswer, ReserveAnswer, StartAnswer, StatusAnswer, SwitchAnswer
 
@@ -36,7 +37,8 @@ def world_router(arena: Arena, settings: Settings) -> APIRouter:
     @router.post("/z0/{user_id}")
     async def start_picture(
         user_id: str,
-        z0_image: Annotated[UploadFile, File()],
+        z0_image: Annotated[UploadFile | None, File()] = None,
+        picture_id: Field = "",
         model_id: Field = "",
         nfe: Field = "",
         nfe_mode: Field = "",
@@ -45,16 +47,23 @@ def world_router(arena: Arena, settings: Settings) -> APIRouter:
         focus_mask: Field = "",
         ticket: Field = "",
     ) -> StartAnswer:
-        """Encode a start picture for this player's next game."""
-        if z0_image.size is not None and z0_image.size > settings.max_upload_bytes:
-            raise TooLargeError(f"the upload is over the limit of {settings.max_upload_bytes} bytes")
+        """Keep a start picture for this player's next game: a file, or one that was made here."""
+        upload = None
+        if z0_image is not None:
+            if z0_image.size is not None and z0_image.size > settings.max_upload_bytes:
+                raise TooLargeError(f"the upload is over the limit of {settings.max_upload_bytes} bytes")
+            upload = Upload(data=await z0_image.read(), filename=z0_image.filename or "")
+        elif not picture_id.strip():
+            missing = "a picture is needed, as this file or as picture_id of one that was made here"
+            raise RequestValidationError([{"loc": ("body", "z0_image"), "msg": missing}])
         return await arena.prepare(
             user_id,
             ticket=ticket,
-            data=await z0_image.read(),
-            filename=z0_image.filename or "",
+            upload=upload,
             model_id=model_id,
             form=lambda: parse_start_form(
+                picture_id=picture_id,
+                file=upload is not None,
                 nfe=nfe,
                 nfe_mode=nfe_mode,
                 sphere=sphere,

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,6 +34,8 @@ from worldloop.session.host import Game, GameOptions, Host, StartFrame
 from worldloop.session.leases import Leases
 from worldloop.session.observer import Levels, Observer
 from worldloop.session.occupancy import Occupancy
+from worldloop.session.picture_host import Picture
+from worldloop.session.pictures import NoSuchPictureError
 from worldloop.session.socket import PlayerSocket, describe
 from worldloop.session.stash import Stash, Stashed
 from worldloop.session.table import Seat, Table
@@ -58,8 +61,20 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Upload:
+    """A start picture's file, as a stranger sent it."""
+
+    data: bytes
+    filename: str
+
+
 class Arena:
-    """Every game of one process."""
+    """Every game of one process.
+
+    Args:
+        find_picture: gives a picture that was made here by its id, or raises; None: none are made.
+    """
 
     def __init__(
         self,
@@ -69,8 +84,10 @@ class Arena:
         clock: Clock,
         observer: Observer,
         make_encoder: Callable[[], Encoder] | None = None,
+        find_picture: Callable[[str], Picture] | None = None,
     ) -> None:
         self._host, self._settings, self._clock, self._observer = host, settings, clock, observer
+        self._find_picture = find_picture
         self._leases = Leases(slots=settings.slots, clock=clock, stale_s=settings.lease_stale_s)
         self._occupancy = Occupancy(
             self._leases, slots=settings.slots, clock=clock, pending_s=settings.pending_z0_s
@@ -96,12 +113,17 @@ class Arena:
         self._closing: str | None = None
 
     @property
+    def lost(self) -> str | None:
+        """Why the device is out of service, or None."""
+        return self._host.report().lost
+
+    @property
     def unready(self) -> str | None:
         """Why no game may begin whatever the slots, or None."""
         if self._closing is not None:
             return "the server is stopping"
-        if (lost := self._host.report().lost) is not None:
-            return lost
+        if self.lost is not None:
+            return self.lost
         return "no model is in service" if self._host.active_model_id is None else None
 
     def models(self) -> ModelsAnswer:
@@ -146,12 +168,14 @@ class Arena:
         user_id: str,
         *,
         ticket: str,
-        data: bytes,
-        filename: str,
+        upload: Upload | None,
         model_id: str,
         form: Callable[[], StartForm],
     ) -> StartAnswer:
         """Encode a start picture and keep it for this player's next game.
+
+        Args:
+            upload: the picture; None when the form names one that was made here.
 
         Raises:
             WorldloopError: refused; its class says why.
@@ -168,17 +192,17 @@ class Arena:
                 focus=choices.focus,
             )
             self._resolve(model_id)
-            async with self._reading:
-                picture = await self._call(lambda: self._read(data, filename))
+            begin = await self._beginning(upload, choices.picture_id)
             async with self._device:
                 self._refuse_when_busy(user_id)
                 await self._serve(self._resolve(model_id), user_id)
                 focus = await self._call(lambda: self._host.configure(options))
-                frame = await self._call(lambda: self._host.encode(picture))
+                frame = await self._call(begin)
                 described, profile = self._describe(), self._host.active_profile
             self._stash.put(user_id, Stashed(frame=frame, options=options))
             self._occupancy.expect(user_id)
-        log_event(_log, "z0.ready", user=user_id, model=frame.model_id, bytes=len(data))
+        source = {"made": True} if upload is None else {"bytes": len(upload.data)}
+        log_event(_log, "z0.ready", user=user_id, model=frame.model_id, **source)
         return StartAnswer(
             model_id=frame.model_id,
             z0_shape=list(frame.shape),
@@ -356,14 +380,25 @@ class Arena:
         finally:
             self._switching = False
 
-    def _read(self, data: bytes, filename: str) -> NDArray[np.uint8]:
+    async def _beginning(self, upload: Upload | None, picture_id: str | None) -> Callable[[], StartFrame]:
+        """What gives the start frame, on a thread, once the wanted model is served."""
+        if upload is None:
+            if self._find_picture is None:
+                raise NoSuchPictureError("no picture model is served here: send the file z0_image")
+            made = self._find_picture(picture_id or "")
+            return lambda: self._host.adopt(made)
+        async with self._reading:
+            picture = await self._call(lambda: self._read(upload))
+        return lambda: self._host.encode(picture)
+
+    def _read(self, upload: Upload) -> NDArray[np.uint8]:
         limit = self._settings.max_upload_bytes
-        if len(data) > limit:
-            raise TooLargeError(f"the picture has {len(data)} bytes; the limit is {limit}")
+        if len(upload.data) > limit:
+            raise TooLargeError(f"the picture has {len(upload.data)} bytes; the limit is {limit}")
         height, width = self._host.frame_size
         return read_stranger(
-            data,
-            filename=filename,
+            upload.data,
+            filename=upload.filename,
             height=height,
             width=width,
             max_bytes=limit,

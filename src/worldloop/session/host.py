@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from worldloop.core.types import Controls
 from worldloop.engine.contract import Emit
+from worldloop.session.picture_host import Picture
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,7 +129,7 @@ class Game(Protocol):
 class Host(Protocol):
     """The models of this process and their device.
 
-    Every method may be called from any thread. `switch`, `encode`, `configure` and `start` block: call
+    Every method may be called from any thread. `switch`, `encode`, `adopt`, `configure` and `start` block: call
     them off the event loop. The others do no device work.
     """
 
@@ -175,6 +176,11 @@ class Host(Protocol):
 
     def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
         """Encode a start picture, uint8 `[H, W, 3]` already at `frame_size`."""
+        ...
+
+    def adopt(self, picture: Picture) -> StartFrame:
+        """A picture that was made in this process as a start picture; its latent as it is where the world has a use for
+        it, else its pixels are encoded."""
         ...
 
     def moment(self, source: bytes | File) -> StartFrame:

@@ -12,6 +12,7 @@ from worldloop.session.host import HostReport
 from worldloop.session.socket import EndingKind
 
 Stage = Literal["generate", "denoise", "decode", "memory", "encode", "send"]
+ImageEvent = Literal["queued", "made", "failed", "cancelled"]
 
 REASONS = (
     "busy",
@@ -22,20 +23,26 @@ REASONS = (
     "engine",
     "error",
     "form",
+    "host",
     "invalidinput",
     "nogame",
     "not_an_object",
     "not_json",
+    "nosuchmodel",
+    "nosuchpicture",
     "nosuchvideo",
     "notready",
     "origin",
     "out_of_range",
     "picture",
+    "picturequeuefull",
+    "picturetoolarge",
     "queuefull",
     "resume",
     "sessionended",
     "settings",
     "snapshot",
+    "stopping",
     "ticket",
     "too_large",
     "toolarge",
@@ -91,4 +98,12 @@ class Observer(Protocol):
 
     def key_to_picture(self, seconds: float) -> None:
         """From the arrival of changed keys to the sending of the first picture made with them."""
+        ...
+
+    def images(self, event: ImageEvent, count: int) -> None:
+        """So many pictures on order were queued, made, failed or were given up."""
+        ...
+
+    def image_phase(self, phase: str, seconds: float) -> None:
+        """A picture on order took this long for a phase: `queue`, one of the device's, or `file`."""
         ...

@@ -2,9 +2,10 @@
 
     submit -> queued -> in_progress -> completed | failed       delete at any time: it stops within one pass
 
-Owns order, progress, files and limits. Does not own the model (`VideoHost`), containers (`codec.fmp4`) or HTTP shapes
-(`wire.videos`). Everything public is the event loop's; what blocks runs in a thread. A job's file grows fragment by
-fragment, so that it can be read while it is made. Files lie in a temporary folder that goes with the server.
+Owns progress, files and their end. Does not own order (`session.line`), the model (`VideoHost`), containers
+(`codec.fmp4`) or HTTP shapes (`wire.videos`). Everything public is the event loop's; what blocks runs in a thread. A
+job's file grows fragment by fragment, so that it can be read while it is made. Files lie in a temporary folder that
+goes with the server.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -28,11 +29,9 @@ from worldloop.codec.fmp4 import FragmentWriter
 from worldloop.core.clock import Clock
 from worldloop.core.errors import CapacityError, SessionEndedError, WorldloopError
 from worldloop.core.telemetry import log_event
+from worldloop.session.line import Job, Line, QueueFullError, QueueLimits
 
 READ_BYTES = 256 * 1024
-MAX_KEPT = 1000
-"""Jobs that are over and still listed."""
-
 _log = logging.getLogger(__name__)
 
 Status = Literal["queued", "in_progress", "completed", "failed"]
@@ -93,26 +92,6 @@ class VideoHost(Protocol):
         ...
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VideoLimits:
-    """Of a queue: jobs that wait, and how long and how many bytes of finished videos are kept."""
-
-    waiting: int
-    keep_s: float
-    keep_bytes: int
-
-
-class QueueFullError(CapacityError):
-    """No more jobs may wait. `retry_s`: until a place is free, as far as costs have been measured, or None."""
-
-    http_status = 503
-
-    def __init__(self, waiting: int, retry_s: float | None) -> None:
-        when = "" if retry_s is None else f"; the next place is free in about {retry_s:.0f} s"
-        super().__init__(f"{waiting} videos wait already, which is the limit{when}")
-        self.retry_s = retry_s
-
-
 class NoSuchVideoError(WorldloopError):
     """There is no video of this id, or no model that makes any."""
 
@@ -120,7 +99,7 @@ class NoSuchVideoError(WorldloopError):
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
-class Video:
+class Video(Job):
     """One job.
 
     Attributes:
@@ -128,7 +107,6 @@ class Video:
         pictures: how many it will have; `made` of them are in the file, whose size is `nbytes`.
         completed_at: when it was over, seconds since the epoch.
         error: (code, message) of a failed one.
-        news: set, and replaced, at every change.
     """
 
     id: str
@@ -144,7 +122,6 @@ class Video:
     error: tuple[str, str] | None = None
     deleted: bool = False
     rollout: Rollout | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def over(self) -> bool:
@@ -155,35 +132,29 @@ class Video:
         """Percent; 100 only when it is complete."""
         return 100 if self.status == "completed" else min(99, 100 * self.made // self.pictures)
 
-    def tell(self) -> None:
-        """Wake whoever waits for a change."""
-        news, self.news = self.news, asyncio.Event()
-        news.set()
-
 
 class Videos:
     """The jobs of one server.
 
     Args:
         host: makes them.
-        limits: see `VideoLimits`.
+        limits: of the queue.
         clock: tells creation and expiry.
     """
 
-    def __init__(self, host: VideoHost, limits: VideoLimits, *, clock: Clock) -> None:
+    def __init__(self, host: VideoHost, limits: QueueLimits, *, clock: Clock) -> None:
         self.host = host
         self.limits = limits
         self._clock = clock
         self._videos: dict[str, Video] = {}
-        """In order of creation, so the queue's order too."""
+        """In order of creation."""
+        self._line: Line[Video] = Line(limit=limits.waiting, make=self._work)
         self._folder: Path | None = None
-        self._worker: asyncio.Task[None] | None = None
-        self._closed = False
 
     @property
     def waiting(self) -> int:
         """Jobs that wait for another."""
-        return max(0, sum(not video.over for video in self._videos.values()) - 1)
+        return self._line.waiting
 
     @property
     def kept_bytes(self) -> int:
@@ -195,14 +166,11 @@ class Videos:
 
         Raises:
             QueueFullError: as many wait as may.
-            SessionEndedError: the server stops.
+            StoppingError: the server stops.
         """
-        if self._closed:
-            raise SessionEndedError("the server is stopping; come back in a moment")
         self._expire()
-        if self.waiting >= self.limits.waiting:
-            first = next(video for video in self._videos.values() if not video.over)
-            raise QueueFullError(self.waiting, self.eta_s(first))
+        if self._line.full:
+            raise QueueFullError("videos", self.waiting, self.eta_s(self._line.jobs[0]))
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="worldloop-videos-"))
         name = f"video_{secrets.token_hex(16)}"
@@ -215,8 +183,7 @@ class Videos:
             remixed_from=remixed_from,
         )
         self._videos[name] = video
-        if self._worker is None or self._worker.done():
-            self._worker = asyncio.get_running_loop().create_task(self._work())
+        self._line.join(video)
         return video
 
     def remix(self, video_id: str, prompt: str) -> Video:
@@ -245,6 +212,7 @@ class Videos:
         video = self.get(video_id)
         video.deleted = True
         del self._videos[video.id]
+        self._line.leave(video)
         if video.rollout is not None:
             video.rollout.close()
         video.path.unlink(missing_ok=True)
@@ -252,22 +220,13 @@ class Videos:
 
     def position(self, video: Video) -> int | None:
         """0 for the one that is being made, 1 for the next; None when it is over."""
-        if video.over:
-            return None
-        ahead = [other for other in self._videos.values() if not other.over]
-        making = any(other.status == "in_progress" for other in ahead)
-        return ahead.index(video) + (0 if making else 1)
+        return None if video.over else self._line.position(video)
 
     def eta_s(self, video: Video) -> float | None:
         """Seconds until it is complete, by measured costs; None while they are unknown, and when it is over."""
         if video.over:
             return None
-        left = 0
-        for other in self._videos.values():
-            left += 0 if other.over else other.pictures - other.made
-            if other is video:
-                break
-        return self.host.seconds_left(left)
+        return self.host.seconds_left(sum(each.pictures - each.made for each in self._line.up_to(video)))
 
     def expires_at(self, video: Video) -> float | None:
         """When a finished video is forgotten, seconds since the epoch."""
@@ -296,37 +255,35 @@ class Videos:
 
     async def close(self) -> None:
         """Stop every job and remove every file."""
-        self._closed = True
+        self._line.close()
         for name in list(self._videos):
             with contextlib.suppress(NoSuchVideoError):  # it expired just now
                 self.delete(name)
-        if self._worker is not None:
-            await self._worker
+        await self._line.ended()
         if self._folder is not None:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     # -- making ---------------------------------------------------------------------------------------------------
-    async def _work(self) -> None:
-        """Make what waits, oldest first, until nothing does."""
-        while video := next((each for each in self._videos.values() if each.status == "queued"), None):
-            video.status = "in_progress"
-            video.tell()
-            try:
-                await self._make(video)
-                video.status = "completed"
-            except Exception as error:  # noqa: BLE001 -- one job's failure is not another's
-                self._failed(video, error)
-            finally:
-                if video.rollout is not None:
-                    video.rollout.close()
-                    video.rollout = None
-            if video.deleted:
-                video.path.unlink(missing_ok=True)
-            else:
-                video.completed_at = self._clock.time()
-                log_event(_log, "video.done", id=video.id, status=video.status, pictures=video.made)
-            video.tell()
-            self._expire()
+    async def _work(self, video: Video) -> None:
+        """Make one, to its end whatever that is."""
+        video.status = "in_progress"
+        video.tell()
+        try:
+            await self._make(video)
+            video.status = "completed"
+        except Exception as error:  # noqa: BLE001 -- one job's failure is not another's
+            self._failed(video, error)
+        finally:
+            if video.rollout is not None:
+                video.rollout.close()
+                video.rollout = None
+        if video.deleted:
+            video.path.unlink(missing_ok=True)
+        else:
+            video.completed_at = self._clock.time()
+            log_event(_log, "video.done", id=video.id, status=video.status, pictures=video.made)
+        video.tell()
+        self._expire()
 
     async def _make(self, video: Video) -> None:
         height, width = self.host.frame_size
@@ -355,22 +312,17 @@ class Videos:
             log_event(_log, "video.failed", level=logging.ERROR, id=video.id, error=type(error).__name__)
 
     def _expire(self) -> None:
-        """Forget what is over and too old, then the oldest until the rest fits. The newest stays, whatever its size."""
-        now = self._clock.time()
+        """Forget what is over and too old, or too much."""
         over = sorted(
             (video for video in self._videos.values() if video.completed_at is not None),
             key=lambda video: video.completed_at or 0.0,
         )
-        nbytes = sum(video.nbytes for video in over)
-        for index, video in enumerate(over):
-            newest = index == len(over) - 1
-            full = not newest and (nbytes > self.limits.keep_bytes or len(over) - index > MAX_KEPT)
-            if full or now >= (self.expires_at(video) or 0.0):
-                nbytes -= video.nbytes
-                video.deleted = True
-                del self._videos[video.id]
-                video.path.unlink(missing_ok=True)
-                video.tell()
+        sizes = [(video.completed_at or 0.0, video.nbytes) for video in over]
+        for video in over[: self.limits.outdated(sizes, self._clock.time())]:
+            video.deleted = True
+            del self._videos[video.id]
+            video.path.unlink(missing_ok=True)
+            video.tell()
 
 
 def pictures_of(seconds: int, fps: float) -> int:

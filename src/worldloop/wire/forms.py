@@ -25,8 +25,12 @@ _GRID = re.compile(r"([0-9]{1,3})x([0-9]{1,3})")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartForm:
-    """Fields of `POST /z0` beside the picture; see `session.host.GameOptions` for their meaning."""
+    """Fields of `POST /z0` beside the file; see `session.host.GameOptions` for their meaning.
 
+    `picture_id` names a picture that this server made; None: the file is the picture.
+    """
+
+    picture_id: str | None = None
     nfe: int | None = None
     nfe_mode: str = "repeat"
     sphere: str = "off"
@@ -36,6 +40,8 @@ class StartForm:
 
 def parse_start_form(
     *,
+    picture_id: str = "",
+    file: bool = False,
     nfe: str = "",
     nfe_mode: str = "",
     sphere: str = "",
@@ -43,18 +49,27 @@ def parse_start_form(
     focus_mask: str = "",
     nfe_max: int = 32,
 ) -> StartForm:
-    """Read every field.
+    """Read every field; `file`: a picture was sent as a file.
 
     Raises:
         InvalidInputError: names the field, what was found and what is allowed.
     """
     return StartForm(
+        picture_id=parse_picture_id(picture_id, file=file),
         nfe=parse_nfe(nfe, maximum=nfe_max),
         nfe_mode=parse_nfe_mode(nfe_mode),
         sphere=parse_sphere(sphere),
         reprefill_every=parse_reprefill(reprefill_every),
         focus=parse_focus_mask(focus_mask),
     )
+
+
+def parse_picture_id(raw: str, *, file: bool) -> str | None:
+    """Empty: None. Whether there is such a picture is not the wire's to say."""
+    word = raw.strip()
+    if word and file:
+        raise InvalidInputError("send either the file z0_image or picture_id, not both")
+    return word or None
 
 
 def parse_nfe(raw: str, *, maximum: int) -> int | None:

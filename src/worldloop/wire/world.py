@@ -132,6 +132,21 @@ class PictureAnswer(_Answer):
     url: str
 
 
+class PromptAnswer(_Answer):
+    """What a place can be drawn from words with: sizes as `WxH`, none when there is no choice."""
+
+    model: str
+    size: str
+    sizes: list[str]
+    prompt_max: int
+
+
+class PageAnswer(_Answer):
+    """`GET /page`: what the page offers beside start pictures."""
+
+    prompt: PromptAnswer | None = None
+
+
 def hello_message(
     *,
     height: int,

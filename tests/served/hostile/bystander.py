@@ -14,7 +14,7 @@ from .case import said, ticket
 
 USER = "bystander"
 SLOW_FPS, CALM_FPS, QUICK_FPS = 1, 24, 120
-ATTEMPTS = 5
+ATTEMPTS = 20
 
 
 @contextmanager

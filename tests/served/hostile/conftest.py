@@ -1,19 +1,27 @@
-"""Two servers under attack: an open one, and one behind tickets."""
+"""Servers under attack: an open one, one behind tickets, one that makes pictures and videos for its key."""
 
 from __future__ import annotations
 
 import socket
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from worldloop.host import WorldHost
+from worldloop.picture_host import PictureHost
+from worldloop.testing import tiny_picture, tiny_video
+from worldloop.video_host import VideoHost
 
 from ..client import Live
 from ..conftest import Serve
 from .bystander import Alone
 from .case import SECRET, SERVER, Scene, ticket
+from .hours import HOUR_S, HourHand
 from .pictures import MAX_PIXELS, MAX_UPLOAD
+from .studio import KEY, QUEUE, STEPS_MAX, drawn, finished
 
 LIMITS = {
     "slots": 2,
@@ -55,6 +63,36 @@ def guarded(serve: Serve) -> Scene:
 def forgiving(serve: Serve) -> Scene:
     """One that holds broken games."""
     return warm(serve(**{**LIMITS, "resume_s": 30}))
+
+
+@pytest.fixture(scope="module")
+def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """One that makes pictures and videos beside games, for those who have its key."""
+    folder = tmp_path_factory.mktemp("studio")
+    picture, video = tiny_picture(folder), tiny_video(folder)
+    with closing(WorldHost.open(str(tiny_folder), threads=1, warmup=False)) as host:
+        device = host.model.device
+        live = Live(
+            host,
+            VideoHost(host.engine, video, device=device),
+            PictureHost.load(host.engine, picture, device=device, steps_max=STEPS_MAX),
+            HourHand(),
+            **{
+                **LIMITS,
+                "seed": 7,
+                "api_key": KEY,
+                "picture_queue": QUEUE,
+                "video_queue": QUEUE,
+                "video_seconds_max": 3600,
+                "picture_keep_s": HOUR_S / 2,
+                "video_keep_s": HOUR_S / 2,
+            },
+        )
+        with closing(live):
+            scene = warm(live)
+            drawn(live)
+            finished(live)
+            yield scene
 
 
 def warm(live: Live) -> Scene:

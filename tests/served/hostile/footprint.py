@@ -1,6 +1,7 @@
-"""What a server holds: games, leases, tasks, threads, open files, temporary files, memory.
+"""What a server holds: games, leases, orders, results, tasks, threads, open files, temporary files, memory.
 
-Owns counting, and waiting until nothing more is held than before.
+Owns counting, and waiting until nothing more is held than before. Results that are kept for a while are counted an hour
+later, where the server has a clock for that.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..client import SERVER_THREAD, Live
+from ..client import SERVER_THREAD, WAIT_S, Live
+from .hours import HourHand
 
-SETTLE_S = 20.0
+SETTLE_S = 60.0
 POOLS = {"arena": 4, "AnyIO worker thread": 40, "asyncio": min(32, (os.cpu_count() or 1) + 4)}
 """Threads of these names are kept for the next request, up to so many for each server."""
 
@@ -35,13 +37,22 @@ def footprint(live: Live) -> dict[str, Any]:
     host: Any = live.host
     status = live.arena.status()
     occupancy = status.occupancy
-    loop = server.servers[0].get_loop()
+    loop = loop_of(live)
+    pictures: Any = live.pictures
+    videos: Any = live.videos
     threads = Counter(re.sub(r"[-_ ]?[\d_]+$", "", thread.name) for thread in threading.enumerate())
     return {
         "busy": status.busy or status.ws_active or occupancy.owner,
         "in flight": occupancy.inflight,
         "waiting pictures": occupancy.pending_z0,
         "device sessions": host.engine.sessions,
+        "device shares": len(host.engine.admission._shares),
+        "inputs": host.engine.queued,
+        "picture orders": 0 if pictures is None else len(pictures._line.jobs),
+        "video orders": 0 if videos is None else len(videos._line.jobs),
+        "kept pictures": 0 if pictures is None else len(pictures._kept),
+        "kept videos": 0 if videos is None else len(videos._videos),
+        "open generators": len(loop._asyncgens),
         "connections": len(server.server_state.connections),
         "requests": len(server.server_state.tasks),
         "tasks": len(asyncio.all_tasks(loop)),
@@ -52,13 +63,34 @@ def footprint(live: Live) -> dict[str, Any]:
             if (count := threads[name]) > most * threads[SERVER_THREAD]
         },
         "open files": open_files(),
-        "temporary files": sorted(path.name for path in scratch().iterdir()),
+        "temporary files": sorted(str(path.relative_to(scratch())) for path in scratch().rglob("*")),
     }
+
+
+def loop_of(live: Live) -> Any:
+    """The server's event loop."""
+    server: Any = live._server
+    return server.servers[0].get_loop()
+
+
+def pass_an_hour(live: Live) -> None:
+    """What is kept for a while is forgotten, where the server has a clock for that."""
+    clock = live.clock
+    if not isinstance(clock, HourHand):
+        return
+
+    async def expire() -> None:
+        clock.an_hour_later()
+        live.pictures._expire()
+        live.videos._expire()
+
+    asyncio.run_coroutine_threadsafe(expire(), loop_of(live)).result(WAIT_S)
 
 
 def at_rest(live: Live) -> dict[str, Any]:
     """The footprint of a server that serves nobody, once its last connection is gone."""
     until = time.monotonic() + SETTLE_S
+    pass_an_hour(live)
     while (now := footprint(live))["connections"] or now["requests"]:
         assert time.monotonic() < until, f"not at rest: {now}"
         threading.Event().wait(0.02)
@@ -69,6 +101,7 @@ def left_over(live: Live, before: dict[str, Any], *, settle_s: float = SETTLE_S)
     """What is held beyond `before` once the server has had time to let go: empty when nothing is."""
     until = time.monotonic() + settle_s
     while True:
+        pass_an_hour(live)
         now = footprint(live)
         more = {name: (before[name], now[name]) for name in now if now[name] != before[name]}
         if not more or time.monotonic() > until:

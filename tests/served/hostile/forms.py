@@ -52,6 +52,10 @@ def form_cases() -> list[Case]:
                 "2x3:010110\n", "diamonds",
             ],
         },
+        "picture_id": {
+            "200": ["", "  ", "\n"],
+            "400 either the file z0_image or picture_id": ["image_1", "\x00", "x" * 9000, "../a.png", "🦊", "null"],
+        },
         "model_id": {
             "200": ["", " tiny-3nr ", "TINY-3NR"],
             "400 unknown model_id": [
@@ -74,6 +78,14 @@ def form_cases() -> list[Case]:
     parts: dict[str, tuple[list[Part], str]] = {
         "no file": ([("nfe", None, b"4")], "422 z0_image"),
         "nothing at all": ([], "422 z0_image"),
+        "a picture id that is none": ([("picture_id", None, b"image_1")], "404 no picture"),
+        "a picture id as a path": ([("picture_id", None, b"../../etc/passwd")], "404 no picture"),
+        "a picture id that is not utf-8": (
+            [("picture_id", None, b"\xff\xfe")],
+            "404 no picture | 400 | 422 picture_id",
+        ),
+        "a picture id as a file": ([("picture_id", "a.png", GOOD)], "422 picture_id"),
+        "a blank picture id": ([("picture_id", None, b" ")], "422 z0_image"),
         "the file as a text": ([("z0_image", None, b"hello")], "422 z0_image"),
         "the file under another name": ([("image", "a.png", GOOD)], "422 z0_image"),
         "an empty file": ([("z0_image", "a.png", b"")], "400 is empty"),

@@ -41,8 +41,9 @@ WAIT_S = 20.0
 
 
 def abort(connection: socket.socket) -> None:
-    """Close with a reset, as a process that is killed does."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    """Close with a reset, as a process that is killed does; nothing when it is closed."""
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
 

@@ -1,16 +1,19 @@
 // The page's state machine: which state it is in and what leads out of it. Owns no pixels, no sockets, no key codes.
 //
 //   choose -> encoding -> loading -> playing -> choose | over | lost
+//   choose -> drawing -> drawn -> encoding           drawing -> choose | refused | lost
 //   loading, playing -> held (the connection broke) -> playing | late     any -> choose
 //   encoding, loading -> busy (retries) | refused | lost                  unsupported stays
 
 import { Comeback } from "./comeback.js";
+import { tell, urlOf } from "./drawing.js";
 import { whyUnsupported } from "./h264.js";
 import { Keys } from "./keys.js";
 import { Models } from "./models.js";
 import { Options } from "./options.js";
-import { Gallery, listPictures } from "./pictures.js";
+import { drawnPicture, Gallery, listPictures } from "./pictures.js";
 import { Player } from "./player.js";
+import { Prompt } from "./prompt.js";
 import { Readout } from "./readout.js";
 import { Stage } from "./stage.js";
 import { Pad } from "./touch.js";
@@ -25,11 +28,13 @@ const WALK = ["w", "a", "s", "d"];
 const BUSY_CLOSE = 1013;
 const REFUSED = 1008;
 const BACK_S = 5;
+const PROMPT_HEIGHT = 56; // of the form for words, in CSS pixels
+const UNREACHED = "The server can’t be reached";
 const CLOSED = { 1008: "The server ended the game", 1011: "The world came to a stop" };
 
 const at = (id) => document.getElementById(id);
 const stage = new Stage(at("stage"), {
-  preview: at("preview"), screen: at("screen"), title: at("title"), text: at("text"),
+  preview: at("preview"), screen: at("screen"), title: at("title"), text: at("text"), progress: at("progress"),
   actions: at("actions"), announce: at("announce"), notice: at("notice"),
 });
 const readout = new Readout({ rate: at("read-rate"), latency: at("read-latency"), left: at("read-left") });
@@ -46,6 +51,10 @@ const options = new Options(
   { opened: refresh, rates: () => tellKeys(false), done: backToStage },
 );
 const gallery = new Gallery(at("pictures"), at("file"), { choose: start, look: lookAt });
+const prompt = new Prompt({
+  form: at("prompt"), words: at("words"), seed: at("seed"), dice: at("dice"), size: at("picture-size"),
+  hint: at("prompt-hint"),
+}, draw);
 
 let state = "choose";
 let picture = null; // the last one chosen
@@ -55,13 +64,14 @@ let hello = null; // the latest of this page's games
 let focus = null; // what the latest start did with the focus
 let attempt = null; // AbortController of the start under way
 let retryTimer = 0;
+let partials = 0; // pictures on the way to the one that is drawn
 let lastError = null;
 let overMessage = null;
 
 function enter(next, scene = {}) {
   state = next;
   const live = ["encoding", "loading", "playing", "held"].includes(next);
-  at("leave").disabled = !live && next !== "busy";
+  at("leave").disabled = !live && next !== "busy" && next !== "drawing";
   at("back").hidden = next !== "playing" || !(hello?.rewind_s >= BACK_S);
   stage.scene({ state: next, title: "", live, ...scene });
   pad.show(live);
@@ -82,7 +92,7 @@ function choose() {
   const play = { label: "Play", primary: true, run: () => start(picture ?? shelf[0]) };
   const upload = { label: "Use a picture", primary: true, run: () => gallery.openFile() };
   enter("choose", {
-    title: "Choose a picture",
+    title: at("prompt").hidden ? "Choose a picture" : "Choose a picture or describe a place",
     text: "It becomes the first moment of a world that answers your keys.",
     actions: [shown ? play : upload],
   });
@@ -103,21 +113,24 @@ function stop() {
   readout.reset();
 }
 
+function pick(chosen) {
+  if (picture?.own && picture !== chosen) URL.revokeObjectURL(picture.url);
+  picture = chosen;
+}
+
 /** Starts a world. A retry leaves the words of the busy state up until it succeeds. */
 async function start(chosen, { retry = false } = {}) {
   if (state === "unsupported") return;
   stop();
-  if (picture?.own && picture !== chosen) URL.revokeObjectURL(picture.url);
-  picture = chosen;
+  pick(chosen);
   overMessage = null;
   attempt = new AbortController();
   const { signal } = attempt;
   if (retry) stage.words("Trying again…");
   else show(chosen);
   try {
-    const blob = await chosen.load();
     const choices = { ...(models.picked ? { model_id: models.picked } : {}), ...options.fields };
-    const answer = await server.sendPicture(blob, chosen.name, choices, signal);
+    const answer = await server.sendPicture(chosen, choices, signal);
     useProfile(answer.profile);
     focus = answer.focus;
     await server.reserve(signal);
@@ -137,15 +150,76 @@ function show(chosen) {
   options.showPicture(chosen);
   enter("encoding", models.switches
     ? { title: `Loading ${models.id}`, text: "The server changes its model. That takes a moment." }
+    : chosen.id ? { title: "Stepping inside", text: "The world begins where your picture was drawn." }
     : { title: "Reading the picture", text: "The model takes a first look at it." });
   at("stage").focus({ preventScroll: true }); // space is a key of the world, not a click on the last button
+}
+
+/** Has the server draw a place from words, which may then be stepped into. @param {import("./prompt.js").Order} order */
+async function draw(order) {
+  if (state === "unsupported") return;
+  stop();
+  attempt = new AbortController();
+  const { signal } = attempt;
+  stage.showScreen(false);
+  stage.preview(null);
+  enter("drawing", {
+    title: "Drawing your place", text: "The server takes up your words.", focus: true,
+    actions: [{ label: "Cancel", run: choose }],
+  });
+  at("stage").scrollIntoView({ block: "nearest" });
+  const began = performance.now();
+  partials = 0;
+  try {
+    const done = await server.draw(order, (event) => {
+      if (signal.aborted) return;
+      tell(stage, event);
+      partials += event.b64_json ? 1 : 0;
+    }, signal);
+    if (!signal.aborted) drawn(order, done, (performance.now() - began) / 1000);
+  } catch (error) {
+    if (!signal.aborted) notDrawn(error, order);
+  }
+}
+
+function drawn({ prompt: words, seed }, { id, b64_json: data, output_format: format, size }, seconds) {
+  const cut = size === stage.pictureSize ? "" : " The world scales and cuts it to its own size.";
+  attempt = null;
+  pick(drawnPicture(words, id, urlOf(data, format)));
+  gallery.mark(picture);
+  stage.preview(picture);
+  options.showPicture(picture);
+  enter("drawn", {
+    title: words, text: `Drawn in ${seconds.toFixed(1)}\u00a0s from seed ${seed}.${cut}`, focus: true,
+    actions: [
+      { label: "Step inside", primary: true, run: () => start(picture) },
+      { label: "Draw another", run: () => prompt.again() },
+    ],
+  });
+}
+
+function notDrawn(error, order) {
+  lastError = error.message;
+  const retry = { label: "Try again", run: () => draw(order) };
+  const change = { label: "Change the words", run: () => (choose(), prompt.focus()) };
+  if (!(error instanceof server.Refusal)) {
+    const actions = [retry, change].map(onlyFirstPrimary);
+    enter("lost", { title: UNREACHED, text: "Check that it is running. Your words are kept.", loud: true, actions });
+    return;
+  }
+  const titles = { 413: "This picture is too large", 429: "Many pictures wait already" };
+  const words = error.status >= 400 && error.status < 500 && error.status !== 429;
+  enter("refused", {
+    title: titles[error.status] ?? (words ? "This can’t be drawn" : "The picture could not be drawn"),
+    text: sentence(error.message), loud: true, actions: (words ? [change, retry] : [retry, change]).map(onlyFirstPrimary),
+  });
 }
 
 function failed(error) {
   lastError = error.message;
   if (error.status === 423) return busy();
   if (!(error instanceof server.Refusal)) {
-    return lost("The server can’t be reached", "Check that it is running. Your picture is kept.", "Try again");
+    return lost(UNREACHED, "Check that it is running. Your picture is kept.", "Try again");
   }
   const titles = { 401: "This server needs a ticket", 413: "This picture is too large" };
   enter("refused", {
@@ -371,8 +445,12 @@ async function open() {
 
 async function fillShelf() {
   try {
-    const [pictures] = await Promise.all([listPictures(), refresh()]);
+    const [pictures, { prompt: words }] = await Promise.all([listPictures(), server.page(), refresh()]);
     shelf = pictures;
+    if (words !== null) {
+      prompt.show(words);
+      stage.reserve(PROMPT_HEIGHT);
+    }
     const profile = models.details?.profile;
     if (profile) useProfile(profile);
   } catch (error) {
@@ -398,6 +476,7 @@ function unsupported(why) {
 window.worldloop = {
   get state() { return state; },
   get framesShown() { return player?.shown ?? 0; },
+  get partials() { return partials; },
   get lastError() { return lastError; },
   get pressed() { return keys.pressed(); },
   readout: () => readout.values(),

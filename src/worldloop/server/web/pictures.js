@@ -6,6 +6,7 @@
  * @property {string} title what people read
  * @property {string} url for previews
  * @property {boolean} own brought by the player, so a photograph as a rule
+ * @property {string} [id] the server's name of a picture that it drew from words
  * @property {() => Promise<Blob>} load
  */
 
@@ -30,6 +31,13 @@ export function ownPicture(file) {
     name: file.name || "picture", title: file.name || "your picture", caption: "",
     url: URL.createObjectURL(file), own: true, load: async () => file,
   };
+}
+
+const isServers = (picture) => picture !== null && !picture.own && !picture.id;
+
+/** A picture that the server drew from words. @param {string} words @returns {Picture} */
+export function drawnPicture(words, id, url) {
+  return { name: "drawn.png", title: words, caption: "", url, own: false, id, load: async () => (await fetch(url)).blob() };
 }
 
 export class Gallery {
@@ -63,7 +71,7 @@ export class Gallery {
 
   mark(picture) {
     for (const button of this.list.querySelectorAll("button[data-name]")) {
-      button.setAttribute("aria-current", String(!picture?.own && button.dataset.name === picture?.name));
+      button.setAttribute("aria-current", String(isServers(picture) && button.dataset.name === picture.name));
     }
   }
 

@@ -12,7 +12,8 @@ const WORTH_IT = { coarse: 0.72, fine: 0.9 };
 export class Stage {
   constructor(root, parts) {
     this.root = root;
-    this.parts = parts; // preview, screen, title, text, actions, announce, notice
+    this.parts = parts; // preview, screen, title, text, progress, actions, announce, notice
+    this.reserved = 0; // CSS pixels of the page that is below the stage and should be in view, beside the gallery
     this.size = { width: 160, height: 96 };
     addEventListener("resize", () => this.fit());
     document.addEventListener("fullscreenchange", () => this.fit());
@@ -30,13 +31,24 @@ export class Stage {
     this.fit();
   }
 
+  /** The size of the pictures as the images API writes it. */
+  get pictureSize() {
+    return `${this.size.width}x${this.size.height}`;
+  }
+
+  /** Leaves so many CSS pixels more below the stage. */
+  reserve(height) {
+    this.reserved = height;
+    this.fit();
+  }
+
   fit() {
     const { width, height } = this.size;
     const page = document.documentElement;
     page.style.setProperty("--aspect", `${width} / ${height}`);
     const room = document.body.clientWidth - 24;
     const chrome = innerHeight < LOW_WINDOW ? CHROME_HEIGHT.low : CHROME_HEIGHT.usual;
-    const tall = Math.max(MIN_HEIGHT, innerHeight - chrome);
+    const tall = Math.max(MIN_HEIGHT, innerHeight - chrome - this.reserved);
     page.style.setProperty("--stage-w", `${this.#widthWithin(room, tall)}px`);
     page.style.setProperty("--stage-full-w", `${this.#widthWithin(innerWidth, innerHeight - 64)}px`);
     this.root.classList.toggle("pixels", width <= SMALL_PICTURE);
@@ -66,27 +78,34 @@ export class Stage {
 
   /**
    * Puts a state's words on the stage and tells them to screen readers.
-   * @param {{state: string, title: string, text?: string, loud?: boolean, live?: boolean,
-   *   actions?: {label: string, run: () => void, primary?: boolean}[]}} scene
+   * @param {{state: string, title: string, text?: string, loud?: boolean, live?: boolean, focus?: boolean,
+   *   actions?: {label: string, run: () => void, primary?: boolean}[]}} scene `focus`: on the first action
    */
-  scene({ state, title, text = "", loud = false, live = false, actions = [] }) {
+  scene({ state, title, text = "", loud = false, live = false, focus = loud, actions = [] }) {
     const { parts } = this;
     document.body.dataset.state = state;
     document.body.dataset.tone = loud ? "loud" : "quiet";
     document.body.dataset.live = String(live);
     parts.title.textContent = title;
     this.words(text);
+    this.progress(null);
     parts.announce.textContent = [title, text].filter(Boolean).join(". ");
     const hadFocus = parts.actions.contains(document.activeElement);
     parts.actions.replaceChildren(...actions.map((action) => this.#button(action)));
     // A choice that must be made takes the focus, so that Enter answers it.
-    if ((loud || hadFocus) && actions.length > 0) parts.actions.firstElementChild.focus({ preventScroll: true });
+    if ((focus || hadFocus) && actions.length > 0) parts.actions.firstElementChild.focus({ preventScroll: true });
   }
 
   /** Replaces the text of the scene without telling it again: for countdowns. */
   words(text) {
     this.parts.text.textContent = text;
     this.parts.text.hidden = text === "";
+  }
+
+  /** How far something is: a share of 1; null shows nothing. */
+  progress(share) {
+    this.parts.progress.hidden = share === null;
+    if (share !== null) this.parts.progress.value = share;
   }
 
   /** A line in the corner of a running world. */
