@@ -40,9 +40,7 @@ def give_memory_back() -> None:
 
     It keeps them by itself, and a server's memory would grow by a tenth over its first hundreds of games.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+    _ask_glibc("malloc_trim", 0)
 
 
 def share_one_heap() -> None:
@@ -51,6 +49,11 @@ def share_one_heap() -> None:
     By itself each gets its own, up to eight for every core, and what is kept for long, here and there in between, holds
     more and more of them.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(M_ARENA_MAX, 1)
+    _ask_glibc("mallopt", M_ARENA_MAX, 1)
+
+
+def _ask_glibc(name: str, *values: int) -> None:
+    """Call a function of the C library that only glibc has; elsewhere nothing happens."""
+    function = getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if function is not None:
+        function(*values)

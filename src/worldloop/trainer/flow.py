@@ -22,7 +22,7 @@ from worldloop.models.causal import CausalConfig, CausalTransformer
 from worldloop.models.causal_clip import CausalClip, clip_block, clip_velocity
 from worldloop.models.causal_memory import CausalMemoryConfig
 from worldloop.models.causal_still import still_block, still_velocity
-from worldloop.trainer.masters import Masters
+from worldloop.trainer.masters import Masters, channel_weights, rate_scale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +61,7 @@ class FlowRecipe:
 
     def rate_scale(self, step: int) -> float:
         """Factor on the learning rates at `step`."""
-        rising = min(1.0, (step + 1) / self.warmup)
-        left = (self.steps - step) / max(1.0, self.decay * self.steps)
-        return rising * min(1.0, max(0.02, left))
+        return rate_scale(step, steps=self.steps, warmup=self.warmup, decay=self.decay)
 
 
 class Texts:
@@ -117,8 +115,7 @@ class FlowTrainer:
         )
         self.texts = Texts(model.config, recipe.no_caption)
         self.generator = torch.Generator().manual_seed(seed)
-        counts = (channel_std / channel_std.mean()) ** recipe.channel_power
-        self._counts = (counts / counts.mean())[:, None, None]
+        self._counts = channel_weights(channel_std, recipe.channel_power)[:, None, None]
         self._grid = memory.grid
         self._clip = CausalClip(memory, recipe.frames) if recipe.frames > 1 else None
         self._still_block = torch.compile(still_block, dynamic=False) if compile_blocks else still_block

@@ -99,3 +99,16 @@ class Masters(Generic[NetworkT]):
 
     def _to_work(self) -> None:
         torch._foreach_copy_([work for _, work in self._pairs], [master for master, _ in self._pairs])
+
+
+def rate_scale(step: int, *, steps: int, warmup: int, decay: float) -> float:
+    """Factor on the learning rates at `step`: up over `warmup` steps, down over the last share `decay` of all."""
+    rising = min(1.0, (step + 1) / warmup)
+    left = (steps - step) / max(1.0, decay * steps)
+    return rising * min(1.0, max(0.02, left))
+
+
+def channel_weights(deviation: Tensor, power: float) -> Tensor:
+    """Weight of each latent channel in a loss, `[C]`, 1 in the mean: its deviation to `power`."""
+    weights = (deviation / deviation.mean()) ** power
+    return weights / weights.mean()

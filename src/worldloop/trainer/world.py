@@ -19,7 +19,7 @@ from worldloop.models.clip import BlockFn, ClipGeometry, clip_block, clip_v
 from worldloop.models.sampling import Schedule
 from worldloop.models.summaryformer import Summaryformer
 from worldloop.trainer.datasets import Clips
-from worldloop.trainer.masters import Masters
+from worldloop.trainer.masters import Masters, channel_weights, rate_scale
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,9 +65,7 @@ class WorldRecipe:
 
     def rate_scale(self, step: int) -> float:
         """Factor on the learning rates at `step`."""
-        rising = min(1.0, (step + 1) / self.warmup)
-        left = (self.steps - step) / max(1.0, self.decay * self.steps)
-        return rising * min(1.0, max(0.02, left))
+        return rate_scale(step, steps=self.steps, warmup=self.warmup, decay=self.decay)
 
 
 class WorldTrainer:
@@ -101,8 +99,7 @@ class WorldTrainer:
         )
         self.geometry = ClipGeometry(model.config, recipe.frames)
         self.generator = torch.Generator().manual_seed(seed)
-        weights = (channel_std / channel_std.mean()) ** recipe.channel_power
-        self._channel_weights = weights / weights.mean()
+        self._channel_weights = channel_weights(channel_std, recipe.channel_power)
         scales = [(schedule or Schedule()).scales(t) for t in recipe.timesteps]
         self._alpha = torch.tensor([a for a, _ in scales])
         self._sigma = torch.tensor([s for _, s in scales])
