@@ -9,6 +9,7 @@ import asyncio
 import io
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -93,15 +94,23 @@ class Live:
 
     @contextmanager
     def socket(self, user: str, query: str = "", **options: Any) -> Iterator[Stream]:
-        """`WS /ws/{user}` with `query` such as `?ticket=...`."""
+        """`WS /ws/{user}` with `query` such as `?ticket=...`.
+
+        Messages are read as they come, however late the test asks for them: a client that closes with unread ones
+        resets its connection, and the server then holds the game as one that broke off.
+        """
+        options = {"max_queue": None, **options}
         address = f"{self.url.replace('http', 'ws', 1)}/ws/{user}{query}"
         with connect(address, max_size=2**22, open_timeout=WAIT_S, **options) as connection:
             yield Stream(connection)
 
     @contextmanager
     def playing(self, user: str, data: bytes | None = None, **fields: str) -> Iterator[Stream]:
-        """Upload, reserve, connect."""
-        answer = self.upload(user, data, **fields)
+        """Upload, reserve, connect. A place whose player is still leaving is waited for."""
+        deadline = time.monotonic() + WAIT_S
+        while (answer := self.upload(user, data, **fields)).status_code == 423:
+            assert time.monotonic() < deadline, answer.text
+            time.sleep(0.01)
         assert answer.status_code == 200, answer.text
         assert self.get(f"/create-game/{user}").status_code == 200
         with self.socket(user) as stream:

@@ -68,7 +68,7 @@ class Player:
 def player(live: Live, watch: Watch) -> Iterator[Player]:
     assert live.upload("ann").status_code == 200
     # Other tests run while nobody reads this game; its messages wait here.
-    with live.socket("ann", max_queue=None) as stream:
+    with live.socket("ann") as stream:
         yield Player(stream, watch)
 
 
