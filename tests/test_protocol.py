@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -31,8 +32,8 @@ UNITS = 600
 WAIT_S = 60
 """For what takes a moment, on a machine that does a lot besides."""
 
-PLAY_S = 900
-"""Far longer than so many pictures take anywhere."""
+PLAY_S = math.inf
+"""As long as so many pictures take."""
 
 
 @pytest.fixture(scope="module")

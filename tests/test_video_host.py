@@ -21,8 +21,9 @@ from worldloop.engine.engine import Engine
 from worldloop.host import WorldHost
 from worldloop.loops.video_model import pictures_before
 from worldloop.models.registry import find_video, scan
+from worldloop.pictures import PictureMaker
 from worldloop.session.videos import VideoOrder
-from worldloop.testing import tiny_video, tiny_world
+from worldloop.testing import tiny_picture, tiny_video, tiny_world
 from worldloop.video_host import VideoHost, VideoRollout, latents_of
 
 CPU = torch.device("cpu")
@@ -94,6 +95,91 @@ def test_prompt_and_seed_shape_it(videos: VideoHost) -> None:
     assert not np.array_equal(made[0], made[3])
 
 
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
+    """A video model with the picture model that it names."""
+    folder = tmp_path_factory.mktemp("drawing")
+    tiny_picture(folder, steps=2)
+    facts = {"picture": {"file": "tiny-picture.safetensors", "unread": ["walk"]}}
+    return tiny_video(folder, facts=facts)
+
+
+@pytest.fixture(scope="module")
+def drawn(drawing: Path) -> Iterator[VideoHost]:
+    with closing(Engine()) as engine:
+        yield VideoHost(engine, drawing, device=CPU)
+
+
+def test_the_first_picture_is_the_picture_models(drawn: VideoHost, drawing: Path) -> None:
+    wish = order(prompt="walk in the lake")
+    with PictureMaker.load(drawing.with_name("tiny-picture.safetensors"), threads=1) as maker:
+        still, other = (maker.make(prompt, seed=3).pixels for prompt in ("in the lake", "walk in the lake"))
+    chunks = pictures(drawn.start(wish))
+
+    assert np.array_equal(chunks[0], still[None])
+    assert not np.array_equal(chunks[0], other[None]), "control: a word that is not read"
+    assert sum(map(len, chunks)) == 12
+    assert drawn.draws_with == "tiny-picture"
+
+
+def test_drawing_can_be_left_out_and_gives_way_to_a_given_picture(
+    drawn: VideoHost, videos: VideoHost
+) -> None:
+    given = np.full((*drawn.frame_size, 3), 90, np.uint8)
+    made = [
+        np.concatenate(pictures(host.start(order(**wishes))))
+        for host, wishes in (
+            (drawn, {}), (drawn, {"drawn": False}), (drawn, {"first": given}), (videos, {}), (videos, {"first": given}),
+        )
+    ]  # fmt: skip
+
+    assert np.array_equal(made[1], made[3])
+    assert np.array_equal(made[2], made[4])
+    assert len({each.tobytes() for each in made[:3]}) == 3
+    assert videos.draws_with is None
+
+
+def test_a_video_may_end_after_any_unit_of_its_drawing(drawing: Path) -> None:
+    engine = Engine(threaded=False)
+    host = VideoHost(engine, drawing, device=CPU)
+    for units in range(10):
+        rollout = host.start(order())
+        taken = rollout.take()
+        assert all(engine.tick() for _ in range(units))
+        rollout.close()
+
+        assert not engine.tick()
+        assert isinstance(taken.exception(0), SessionEndedError)
+        assert (engine.sessions, engine.admission.resident_bytes) == (0, 0)
+    engine.close()
+
+
+def test_the_time_left_counts_the_drawing_until_there_is_a_picture(drawing: Path) -> None:
+    with closing(Engine()) as engine:
+        fresh = VideoHost(engine, drawing, device=CPU)
+        pictures(fresh.start(order(drawn=False)))
+        unknown = fresh.seconds_left(order(), 0)
+        pictures(fresh.start(order()))
+        whole, bare, begun = (
+            fresh.seconds_left(each, made)
+            for each, made in ((order(), 0), (order(drawn=False), 0), (order(), 1))
+        )
+
+    assert unknown is None
+    assert whole is not None and bare is not None and begun is not None
+    assert whole > bare >= begun > 0
+
+
+def test_its_weights_are_counted(drawing: Path, checkpoint: Path) -> None:
+    held = []
+    for path in (checkpoint, drawing):
+        with closing(Engine()) as engine:
+            VideoHost(engine, path, device=CPU)
+            held.append(engine.admission.base_bytes)
+
+    assert held[1] > 1.9 * held[0] > 0
+
+
 def test_closing_ends_it_and_frees_the_engine(videos: VideoHost) -> None:
     rollout = videos.start(order(seconds=60))
     rollout.take().result(30)
@@ -108,9 +194,9 @@ def test_closing_ends_it_and_frees_the_engine(videos: VideoHost) -> None:
 def test_time_left_is_known_once_a_chunk_was_made(checkpoint: Path) -> None:
     with closing(Engine()) as engine:
         fresh = VideoHost(engine, checkpoint, device=CPU)
-        before = fresh.seconds_left(12)
+        before = fresh.seconds_left(order(), 0)
         pictures(fresh.start(order()))
-        short, long = fresh.seconds_left(8), fresh.seconds_left(80)
+        short, long = fresh.seconds_left(order(seconds=2), 0), fresh.seconds_left(order(seconds=20), 0)
 
     assert before is None
     assert short is not None and long is not None
@@ -177,6 +263,7 @@ def test_the_command_writes_a_file(checkpoint: Path, tmp_path: Path) -> None:
 
     assert made.exit_code == 0, made.output
     assert "12 pictures, seed " in made.output
+    assert "first frame: none" in made.output
     assert len(list(read_video(out))) == 12
     assert list(tmp_path.iterdir()) == [out]
 

@@ -111,7 +111,11 @@ def video(
         int | None, typer.Option(min=0, max=2**32 - 1, help="Same seed, same bytes; none draws one.")
     ] = None,
     first_frame: Annotated[
-        Path | None, typer.Option(help="Picture that it begins with; cut to the model's size.")
+        Path | None,
+        typer.Option(
+            help="Picture that it begins with, cut to the model's size; without one, the picture model beside the "
+            "video model draws it. `none` leaves it to the video model."
+        ),
     ] = None,
     world: Annotated[str | None, typer.Option(help="World whose video model is used.")] = None,
     model: Annotated[str | None, typer.Option(help="A video model: a checkpoint, or its folder.")] = None,
@@ -131,7 +135,9 @@ def video(
             settings, out, prompt=prompt, seconds=seconds, seed=seed, first_frame=first_frame,
             on_progress=lambda done, of: typer.echo(f"{done} of {of} pictures", err=True),
         )  # fmt: skip
-        typer.echo(f"wrote {out}: {made.pictures} pictures, seed {made.seed}")
+        typer.echo(
+            f"wrote {out}: {made.pictures} pictures, seed {made.seed}, first frame: {made.first_frame}"
+        )
 
 
 app.command()(cli_pictures.picture)
@@ -178,6 +184,9 @@ def evaluate(
     worlds: Annotated[int, typer.Option(help="Held-out worlds to walk through.")] = 32,
     latents: Annotated[int, typer.Option(help="Latent frames of the long walks.")] = 600,
     quick: Annotated[bool, typer.Option("--quick", help="A few walks only, to see that it runs.")] = False,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="A video model draws its first frames itself.")
+    ] = False,
     training: Annotated[Path | None, typer.Option(help="A run's world.csv, drawn into the report.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 when a target is missed.")] = False,
 ) -> None:
@@ -192,7 +201,9 @@ def evaluate(
             typer.echo(text, err=True)
 
         if (path := find_text_model(world)) is not None:
-            report = evaluate_text(path, TextSizes.quick() if quick else TextSizes(), on_progress=progress)
+            report = evaluate_text(
+                path, TextSizes.quick() if quick else TextSizes(), drawn=not alone, on_progress=progress
+            )
         elif quick:
             report = evaluate_world(world, sizes=Sizes.quick(), on_progress=progress)
         else:

@@ -27,6 +27,8 @@ from worldloop.engine.contract import Emit, Price
 from worldloop.engine.engine import Engine
 from worldloop.engine.handle import Handle
 from worldloop.loops.failures import classify
+from worldloop.loops.first_frame import FirstFrame
+from worldloop.loops.picture import PictureRequest
 from worldloop.loops.video import VideoLoop, VideoState
 from worldloop.loops.video_model import VideoModel, pictures_before
 from worldloop.loops.video_request import VideoRequest
@@ -34,10 +36,12 @@ from worldloop.models import device as devices
 from worldloop.models.autoencoder import GROUP
 from worldloop.models.precision import Precision
 from worldloop.models.registry import AUTOENCODER, find_video
-from worldloop.session.videos import VideoOrder, pictures_of
+from worldloop.session.videos import VideoOrder, first_frame_of, pictures_of
 from worldloop.wire.videos import check_prompt
 
 OFF = "off"
+NO_FIRST_FRAME = Path("none")
+"""As `first_frame`: the video model begins by itself."""
 
 
 class VideoHost:
@@ -45,7 +49,7 @@ class VideoHost:
 
     Args:
         engine: whose thread runs it; the caller's to close.
-        path: of the checkpoint; its autoencoder lies beside it.
+        path: of the checkpoint; its autoencoder lies beside it, and the picture model that draws its first frames.
         device: where it runs.
         dtype: `auto`, `bf16` or `fp32`; `autocast` counts as `bf16`.
 
@@ -58,12 +62,15 @@ class VideoHost:
         self.engine = engine
         self.model_id = path.stem.lower()
         precision = Precision.choose(dtype=dtype, device=device)
+        format_ = precision.memory
         self.model = engine.call(
-            lambda: VideoModel.load(path, path.parent / AUTOENCODER, device=device, dtype=precision.memory)
+            lambda: VideoModel.load(path, path.parent / AUTOENCODER, device=device, dtype=format_)
         )
+        config, size = self.model.config, self.frame_size
+        first = engine.call(lambda: FirstFrame.beside(path, config, size, device=device, dtype=format_))
         weights = sum(parameter.nbytes for parameter in self.model.network.parameters())
-        engine.admission.hold("video", weights)
-        self._loop = VideoLoop(self.model)
+        engine.admission.hold("video", weights + (0 if first is None else first.weight_bytes))
+        self._loop = VideoLoop(self.model, first)
 
     @classmethod
     def from_settings(cls, settings: Settings, engine: Engine) -> VideoHost | None:
@@ -81,6 +88,11 @@ class VideoHost:
     def fps(self) -> float:
         return self.model.config.fps
 
+    @property
+    def draws_with(self) -> str | None:
+        """Id of the picture model that draws first pictures, or None."""
+        return None if self._loop.first_frame is None else self._loop.first_frame.name
+
     def start(self, order: VideoOrder) -> VideoRollout:
         """Begin; blocks while its first picture is encoded and its memory made.
 
@@ -91,25 +103,40 @@ class VideoHost:
         pictures = pictures_of(order.seconds, self.fps)
         try:
             first = None if order.first is None else self._encode(order.first)
+            draw, chunk = self._drawing(order), self.model.config.chunk_frames
             request = VideoRequest(
                 prompt=self.model.encode_text(order.prompt),
                 seed=order.seed,
-                latent_frames=latents_of(pictures, self.model.config.chunk_frames, first=first is not None),
+                latent_frames=latents_of(pictures, chunk, first=first is not None or draw is not None),
                 first=first,
+                draw=draw,
             )
             return VideoRollout(self.engine.open(self._loop, request, keep_chunks=True), pictures)
         except ValueError as error:
             raise InvalidInputError(str(error)) from error
 
-    def seconds_left(self, pictures: int) -> float | None:
-        """How long so many more pictures take, as measured; None while that is unknown."""
+    def seconds_left(self, order: VideoOrder, made: int) -> float | None:
+        """How long an order takes from `made` pictures on, as measured; None while that is unknown."""
+        pictures = pictures_of(order.seconds, self.fps) - made
         chunks = math.ceil(pictures / (GROUP * self.model.config.chunk_frames))
-        return self.engine.seconds_left(self._price, chunks=chunks)
+        left = self.engine.seconds_left(self._price, chunks=chunks)
+        draw, first = self._drawing(order), self._loop.first_frame
+        if left is None or made or draw is None or first is None:
+            return left
+        drawing = self.engine.seconds_left(Price(chunk=first.work(draw)), chunks=1)
+        return None if drawing is None else left + drawing
 
     @property
     def _price(self) -> Price:
         frames = self.model.config.chunk_frames
         return self._loop.price(VideoRequest(prompt=self.model.empty_text, seed=0, latent_frames=frames))
+
+    def _drawing(self, order: VideoOrder) -> PictureRequest | None:
+        """The picture that its first frame is, unless that is given or not wanted."""
+        first = self._loop.first_frame
+        if first is None or order.first is not None or not order.drawn:
+            return None
+        return first.request(order.prompt, order.seed)
 
     def _encode(self, picture: NDArray[np.uint8]) -> torch.Tensor:
         # On the device thread: a second thread that computes slows the first down.
@@ -156,10 +183,11 @@ def latents_of(pictures: int, chunk: int, *, first: bool) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """What `write_video` made."""
+    """What `write_video` made; `first_frame` as of `first_frame_of`."""
 
     pictures: int
     seed: int
+    first_frame: str
 
 
 def write_video(
@@ -177,6 +205,8 @@ def write_video(
     Args:
         settings: which model, on which device.
         seed: None draws one.
+        first_frame: a picture's file; None is drawn by the picture model beside the video model, if there is one, and
+            `NO_FIRST_FRAME` leaves it to the video model.
         on_progress: told pictures made, and how many there will be.
 
     Raises:
@@ -195,7 +225,7 @@ def write_video(
             raise InvalidInputError("no video model: give --model, or a world that has one")
         height, width = host.frame_size
         first = None
-        if first_frame is not None:
+        if first_frame is not None and first_frame != NO_FIRST_FRAME:
             picture = read_picture(first_frame.read_bytes(), filename=first_frame.name)
             first = cover_crop(picture, height=height, width=width)
         order = VideoOrder(
@@ -203,6 +233,7 @@ def write_video(
             seconds=seconds,
             seed=secrets.randbelow(2**32) if seed is None else seed,
             first=first,
+            drawn=first_frame is None,
         )
         writer = FragmentWriter(height=height, width=width, fps=host.fps)
         pictures, made = pictures_of(seconds, host.fps), 0
@@ -216,4 +247,4 @@ def write_video(
         raise InvalidInputError(f"{Path(error.filename or out).name}: {error.strerror}") from None
     finally:
         engine.close()
-    return Written(pictures=made, seed=order.seed)
+    return Written(pictures=made, seed=order.seed, first_frame=first_frame_of(order, host.draws_with))

@@ -28,6 +28,7 @@ from worldloop.engine import engine as engine_module
 from worldloop.engine.contract import Plan, Result
 from worldloop.engine.engine import Engine
 from worldloop.loops.causal_pictures import CausalPictures, Reading
+from worldloop.loops.first_frame import FirstFrame
 from worldloop.loops.model import WorldModel
 from worldloop.loops.picture import PictureLoop, PictureRequest
 from worldloop.loops.snapshot import Origin, Snapshot, put_back, take
@@ -62,17 +63,22 @@ ORIGIN = Origin(model_id="tiny-3r", checkpoint="a" * 64, autoencoder="b" * 64, r
 def plant(
     ask: Ask, model: WorldModel, video: VideoModel, picture: CausalPictures
 ) -> Callable[..., list[Session]]:
-    """Three worlds, two videos and two pictures, a loop a family, each of a given class."""
+    """Three worlds, two videos and two pictures, a loop a family, each of a given class. The second video's first frame
+    is drawn.
+    """
+    first = FirstFrame(picture, size=(48, 64), name="tiny-picture")
 
     def make(
         worlds: type[WorldLoop] = WorldLoop,
         videos: type[VideoLoop] = VideoLoop,
         pictures: type[PictureLoop] = PictureLoop,
     ) -> list[Session]:
-        a, b, c = worlds(model), videos(video), pictures(picture)
+        a, b, c = worlds(model), videos(video, first), pictures(picture)
 
         def film(prompt: str, **wishes: Any) -> VideoRequest:
-            return VideoRequest(prompt=video.encode_text(prompt), latent_frames=FRAMES, **wishes)
+            return VideoRequest(prompt=video.encode_text(prompt), **{"latent_frames": FRAMES, **wishes})
+
+        drawn = {"draw": first.request("a lake", 2), "latent_frames": FRAMES - 1}
 
         still = PictureRequest(
             prompt="a lake", size=(48, 64), seed=1, steps=4, guidance=2.0, shift=3.0, negative="walk"
@@ -82,7 +88,7 @@ def plant(
             (b, film("walk in the meadow", seed=1, guidance=2.0)),
             (c, replace(still, previews=1)),
             (a, ask(seed=2)),
-            (b, film("a lake", seed=2, guidance=1.0, solver="euler")),
+            (b, film("a lake", seed=2, guidance=1.0, solver="euler", **drawn)),
             (c, replace(still, prompt="the meadow", size=(32, 32), seed=2, guidance=1.0)),
             (a, ask(seed=3)),
         ]
@@ -288,8 +294,8 @@ class EarlyWorlds(WorldLoop):
 class EarlyVideos(VideoLoop):
     """The same fault in the other family."""
 
-    def __init__(self, model: VideoModel) -> None:
-        super().__init__(model)
+    def __init__(self, model: VideoModel, first_frame: FirstFrame) -> None:
+        super().__init__(model, first_frame)
         self.given: dict[int, Tensor | None] = {}
 
     def _denoise(self, plan: Plan) -> Result:
@@ -298,10 +304,11 @@ class EarlyVideos(VideoLoop):
 
     def _decode(self, plan: Plan) -> Result:
         state = plan.inputs["state"]
-        right, state.x = state.x, self.given[id(state)]
+        right, state.x = state.x, self.given.get(id(state))
         result = super()._decode(plan)
+        if right is None:
+            return result  # a first frame has no steps
         state.x = right
-        assert right is not None
         return Result(outputs={**result.outputs, "x": right, "kept": right}, emits=result.emits)
 
 
@@ -333,7 +340,9 @@ def finals(session: Session, running: Running) -> list[bytes]:
     elif family(session) == "picture":
         chunks.append(model.decode(running.latents[-1], 0, session[1].size).numpy().tobytes())
     else:
-        for latents in running.handle.done.result(0).latents.split(model.config.chunk_frames):
+        made = running.handle.done.result(0).latents
+        sizes = [1] * session[1].has_first + [model.config.chunk_frames] * 4
+        for latents in made.split(sizes[: len(running.emits)]):
             rgb, cache = model.pictures.decode(latents, cache)
             chunks.append(rgb.numpy().tobytes())
     return chunks
@@ -367,8 +376,10 @@ def test_control_every_chunk_that_leaves_before_its_last_step_is_found(
     start, *body = zip(*of("world", faulty, found), strict=True)
     assert all(start), "a start picture has no steps"
     assert not any(good for chunk in body for good in chunk)
-    for kind in ("video", "picture"):
-        assert not any(good for chunks in of(kind, faulty, found) for good in chunks)
+    plain, drawn = of("video", faulty, found)
+    assert drawn[0], "nor has a first frame"
+    assert not any([*plain, *drawn[1:]])
+    assert not any(good for chunks in of("picture", faulty, found) for good in chunks)
 
 
 # -- gate 4: snapshot -> restore, in the middle of a load ---------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from worldloop.engine.admission import Admission
 from worldloop.engine.engine import Engine
 from worldloop.engine.handle import Handle
 from worldloop.loops.causal_pictures import CausalPictures
+from worldloop.loops.first_frame import FirstFrame
 from worldloop.loops.model import WorldModel
 from worldloop.loops.picture import PictureLoop, PictureRequest, PictureState
 from worldloop.loops.video import VideoLoop
@@ -44,10 +45,16 @@ def memories(handle: Handle[Any]) -> list[weakref.ref[Any]]:
     if isinstance(state, WorldState):
         held = [state.memory]
     elif isinstance(state, PictureState):
-        held = [branch.condition.memory for branch in state.branches if branch.condition is not None]
+        held = drawn_with(state)
     else:
         held = [branch.memory for branch in state.branches]
+        held += [] if state.drawing is None else drawn_with(state.drawing)
     return [weakref.ref(each) for each in held]
+
+
+def drawn_with(state: PictureState) -> list[Any]:
+    """The memories of a picture's branches."""
+    return [branch.condition.memory for branch in state.branches if branch.condition is not None]
 
 
 def cancel_at(boundary: int, who: int, load: list[Session], admission: Admission) -> Cancelled:
@@ -77,12 +84,16 @@ def cancel_at(boundary: int, who: int, load: list[Session], admission: Admission
 def small(
     model: WorldModel, video: VideoModel, picture: CausalPictures, ask: Callable[..., WorldRequest]
 ) -> list[Session]:
-    """A world of 7 units, a guided video of 10, and a guided picture of 10."""
-    film = VideoRequest(prompt=video.encode_text("a lake"), seed=1, latent_frames=4, guidance=2.0, steps=2)
+    """A world of 7 units, a guided video of 8 after the 9 of its drawn first frame, and a guided picture of 10."""
+    first = FirstFrame(picture, size=(48, 64), name="tiny-picture")
+    film = VideoRequest(
+        prompt=video.encode_text("a lake"), seed=1, latent_frames=3, guidance=2.0, steps=2,
+        draw=replace(first.request("a lake", 1), steps=2),
+    )  # fmt: skip
     still = PictureRequest(prompt="a lake", size=(48, 64), seed=1, steps=2, guidance=2.0, shift=3.0)
     return [
         (WorldLoop(model), ask(seed=1)),
-        (VideoLoop(video), film),
+        (VideoLoop(video, first), film),
         (PictureLoop(picture), still),
     ]
 
@@ -101,7 +112,7 @@ def test_a_cancel_at_any_boundary_of_a_load_leaves_nothing_and_disturbs_nobody(
     load = [(Engine(threaded=False), session) for session in small]
     begun = [begin(engine, session, latents=1) for engine, session in load]
     units = [run(engine, [each]) for (engine, _), each in zip(load, begun, strict=True)]
-    assert units == [7, 10, 10]
+    assert units == [7, 17, 10]
     chunks = [each.chunks for each in begun]
     boundaries = last_boundary(small, who)
     held = []
@@ -113,7 +124,7 @@ def test_a_cancel_at_any_boundary_of_a_load_leaves_nothing_and_disturbs_nobody(
         assert same(left.others, [each for n, each in enumerate(chunks) if n != who])
         assert same(left.next_one, chunks[who])
     assert boundaries > 15
-    assert max(held) == [1, 2, 2][who]
+    assert max(held) == [1, 4, 2][who]
 
 
 def last_boundary(load: list[Session], who: int) -> int:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from worldloop.cli import app
 from worldloop.codec.mp4 import read_video
 from worldloop.host import WorldHost
-from worldloop.testing import tiny_video
+from worldloop.testing import tiny_picture, tiny_video
 from worldloop.video_host import VideoHost
 
 from .client import Live, png
@@ -33,7 +33,9 @@ ORDER: dict[str, Any] = {"prompt": "walk in the meadow", "seconds": "2", "extra_
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Path:
-    return tiny_video(tmp_path_factory.mktemp("video"))
+    folder = tmp_path_factory.mktemp("video")
+    tiny_picture(folder, steps=2)
+    return tiny_video(folder, facts={"picture": {"file": "tiny-picture.safetensors", "unread": ["walk"]}})
 
 
 @pytest.fixture(scope="module")
@@ -66,19 +68,25 @@ def test_create_poll_and_download(client: openai.OpenAI) -> None:
     assert len(list(read_video(data))) == 24
 
 
+@pytest.mark.parametrize("first_frame", ["tiny-picture", "given", "none"])
 def test_the_command_line_makes_the_same_bytes(
-    client: openai.OpenAI, checkpoint: Path, tmp_path: Path
+    client: openai.OpenAI, checkpoint: Path, tmp_path: Path, first_frame: str
 ) -> None:
     picture, out, other = tmp_path / "first.png", tmp_path / "clip.mp4", tmp_path / "other.mp4"
     picture.write_bytes(png())
-    video = client.videos.create(**ORDER, input_reference=picture)
+    extra = {"seed": 7, **({"first_frame": "none"} if first_frame == "none" else {})}
+    given = {"input_reference": picture} if first_frame == "given" else {}
+    video = client.videos.create(**{**ORDER, "extra_body": extra}, **given)
     client.videos.poll(video.id, poll_interval_ms=20)
-    same = ["--seconds", "2", "--first-frame", str(picture), "--model", str(checkpoint), "--set", "threads=1"]
+    same = ["--seconds", "2", "--model", str(checkpoint), "--set", "threads=1"]
+    same += {"given": ["--first-frame", str(picture)], "none": ["--first-frame", "none"]}.get(first_frame, [])
 
     made = CliRunner().invoke(app, ["video", ORDER["prompt"], "--out", str(out), "--seed", "7", *same])
     CliRunner().invoke(app, ["video", ORDER["prompt"], "--out", str(other), "--seed", "8", *same])
 
     assert made.exit_code == 0, made.output
+    assert f"first frame: {first_frame}" in made.output
+    assert client.videos.retrieve(video.id).first_frame == first_frame  # type: ignore[attr-defined]
     assert out.read_bytes() == client.videos.download_content(video.id).content
     assert other.read_bytes() != out.read_bytes()
 

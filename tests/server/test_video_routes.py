@@ -53,6 +53,7 @@ class Instant:
 
 class InstantHost:
     model_id, frame_size, fps = "scripted", (48, 64), 4.0
+    draws_with = "painter"
 
     def __init__(self, *, held: bool) -> None:
         self.held = held
@@ -62,8 +63,8 @@ class InstantHost:
         self.orders.append(order)
         return Instant(self, order)
 
-    def seconds_left(self, pictures: int) -> float | None:
-        return pictures / 4
+    def seconds_left(self, order: VideoOrder, made: int) -> float | None:
+        return order.seconds - made / 4
 
 
 class Desk:
@@ -113,7 +114,8 @@ async def test_an_answer_has_openais_fields(desk: Callable[..., Any]) -> None:
     assert {**created, "id": "", "created_at": 0} == {
         "id": "", "object": "video", "model": "scripted", "status": "queued", "progress": 0, "created_at": 0,
         "completed_at": None, "expires_at": None, "error": None, "prompt": "a lake", "seconds": "1",
-        "size": "64x48", "remixed_from_video_id": None, "seed": 3, "queue_position": 1, "eta_seconds": 1.0,
+        "size": "64x48", "remixed_from_video_id": None, "seed": 3, "first_frame": "painter",
+        "queue_position": 1, "eta_seconds": 1.0,
     }  # fmt: skip
     assert (done["status"], done["progress"], done["queue_position"]) == ("completed", 100, None)
     assert done["expires_at"] == done["completed_at"] + 3600
@@ -142,6 +144,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input_reference": {"image_url": "https://example.org/a.png"}}, "input_reference"),
     ({"input_reference": {"image_url": "data:image/png;base64,?"}}, "input_reference"),
     ({"input_reference": {"image_url": "data:image/png;base64,AAAA"}}, "input_reference"),
+    ({"first_frame": "drawn"}, "first_frame"),
+    ({"first_frame": 1}, "first_frame"),
+    (
+        {"first_frame": "none", "input_reference": {"image_url": "data:image/png;base64,AAAA"}},
+        "first_frame",
+    ),
     ({"style": "noir"}, "style"),
 ]
 
@@ -196,8 +204,23 @@ async def test_a_first_picture_comes_in_every_form(desk: Callable[..., Any], way
         await it.done(answer.json()["id"])
 
     first = it.host.orders[0].first
+    assert answer.json()["first_frame"] == "given"
     assert first is not None
     assert (first.shape, first[0, 0].tolist()) == ((48, 64, 3), [200, 30, 30])
+
+
+@pytest.mark.parametrize("body", ["json", "data"])
+async def test_the_first_frame_is_drawn_unless_an_order_says_none(
+    desk: Callable[..., Any], body: str
+) -> None:
+    wishes: list[dict[str, Any]] = [{}, {"first_frame": "none"}]
+    async with desk() as it:
+        answers = [await it.http.post("/v1/videos", **{body: {**BODY, **wish}}) for wish in wishes]
+        again = await it.http.post(f"/v1/videos/{answers[1].json()['id']}/remix", json={"prompt": "a meadow"})
+        told = [await it.done(answer.json()["id"]) for answer in (*answers, again)]
+
+    assert [each["first_frame"] for each in told] == ["painter", "none", "none"]
+    assert [each.drawn for each in it.host.orders] == [True, False, False]
 
 
 async def test_a_picture_over_the_limit_is_refused(desk: Callable[..., Any]) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class ScriptedVideoHost:
     model_id = "scripted"
     frame_size = (32, 32)
     fps = float(FPS)
+    draws_with: str | None = None
 
     def __init__(self) -> None:
         self.rollouts: list[ScriptedRollout] = []
@@ -80,8 +82,8 @@ class ScriptedVideoHost:
         self.rollouts.append(ScriptedRollout(order))
         return self.rollouts[-1]
 
-    def seconds_left(self, pictures: int) -> float | None:
-        return None if self.per_picture is None else pictures * self.per_picture
+    def seconds_left(self, order: VideoOrder, made: int) -> float | None:
+        return None if self.per_picture is None else (order.seconds * FPS - made) * self.per_picture
 
 
 class Desk:
@@ -164,6 +166,17 @@ async def test_jobs_are_made_in_order_one_at_a_time() -> None:
         assert (places, waits, begun) == ([0, 1, 2], [4.0, 8.0, 12.0], 1)
         assert [rollout.order.seed for rollout in it.host.rollouts] == [1, 2, 3]
         assert it.videos.position(first) is None
+
+
+async def test_where_the_first_picture_is_from_is_told() -> None:
+    async with desk(waiting=9) as it:
+        given = VideoOrder(prompt="a lake", seconds=1, seed=1, first=np.zeros((32, 32, 3), np.uint8))
+        wishes = (given, replace(given, first=None), replace(given, first=None, drawn=False))
+        found = []
+        for it.host.draws_with in (None, "painter"):
+            found += [it.videos.first_frame(it.videos.submit(wish)) for wish in wishes]
+
+        assert found == ["given", "none", "none", "given", "painter", "none"]
 
 
 async def test_a_full_queue_refuses_and_says_when_to_come_back() -> None:

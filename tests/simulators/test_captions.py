@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worldloop.simulators.captions import BARE, describe, every_phrase, phrases, rephrase, walk
+from worldloop.simulators.captions import BARE, describe, every_phrase, motions, phrases, rephrase, walk
 from worldloop.simulators.meadow import WALKER_CELL, Meadow
 from worldloop.simulators.tiles import BRIDGE, GRASS, PATH, PINE, WATER
 
@@ -44,6 +44,19 @@ def test_phrases_name_what_there_is_and_where_the_largest_first() -> None:
 )
 def test_a_walk_is_told_without_its_shortest_stretches(directions: list[int], says: str) -> None:
     assert walk(directions) == says
+
+
+def test_how_somebody_moves_is_told_by_phrases_that_no_picture_has() -> None:
+    moves, ways = set(motions()), {"north", "south", "west", "east"}
+    rng = np.random.default_rng(2)
+    for way in range(5):
+        for _ in range(40):
+            for part in rephrase([], rng, always=[walk([way, way, 1, 1])]).split(", "):
+                assert part in moves or (part.split(" ")[0] == "then" and part[5:] in moves), part
+    scenes = {phrase for seed in range(60) for phrase in phrases(Meadow(seed).window(), WALKER_CELL)}
+    told = {word for scene in scenes for _ in range(9) for word in rephrase([scene], rng).split()}
+    assert not {phrase for phrase in moves if set(phrase.split()) <= told - ways - {"to", "the"}}
+    assert "north" not in moves
 
 
 def test_other_words_say_the_same_and_are_all_known() -> None:

@@ -93,3 +93,21 @@ def test_the_past_is_noisy_and_later_the_models_own() -> None:
     ours.weights.steps = CLIPS.steps
     far = [(ours._history(latents, words) - latents).abs().amax() for _ in range(12)]
     assert min(far) < 0.8 < max(far), "half of the steps read the model's own frames"
+    firsts = [(ours._history(latents, words) - latents)[:, 0].abs().amax() for _ in range(12)]
+    assert max(firsts) < 0.8, "the first frame is given"
+
+
+def test_a_clips_first_frame_does_not_count() -> None:
+    latents, ours = batch(CLIPS), trainer(CLIPS)
+    words, sigma = ours.texts.batch(CAPTIONS), torch.full((4, CLIPS.frames), 0.5)
+
+    def losses(target: torch.Tensor) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(1)
+        return ours._loss(ours.weights.work, target, words, sigma, latents, generator)
+
+    changed = [latents.clone() for _ in range(2)]
+    changed[0][:, 0] += 1
+    changed[1][:, 1] += 1
+    assert losses(latents).shape == (4, CLIPS.frames - 1)
+    assert torch.equal(losses(changed[0]), losses(latents))
+    assert not torch.equal(losses(changed[1]), losses(latents)), "control"

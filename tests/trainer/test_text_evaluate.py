@@ -9,19 +9,26 @@ import pytest
 from numpy.typing import NDArray
 
 from worldloop.core.errors import InvalidInputError
-from worldloop.loops.video_model import VideoModel
+from worldloop.loops.first_frame import FirstFrame
+from worldloop.loops.video import VideoLoop
 from worldloop.models.causal import CausalConfig
 from worldloop.models.registry import WORLDS
-from worldloop.simulators.meadow import VIEW
+from worldloop.simulators.meadow import FRAME_SIZE, VIEW
 from worldloop.simulators.tiles import TILES
 from worldloop.simulators.walker import STAND, lay_over
-from worldloop.testing import random_video_model, tiny_video
+from worldloop.testing import random_picture_model, random_video_model, tiny_picture, tiny_video
 from worldloop.trainer import text_evaluate
 from worldloop.trainer.report import Report, write_report
 from worldloop.trainer.rollouts import ACTIONS, place
 from worldloop.trainer.sizes import FIRST_WORLD
 from worldloop.trainer.stills import Scenes, scenes
-from worldloop.trainer.text_evaluate import TextSizes, evaluate_text, evaluate_text_model, find_text_model
+from worldloop.trainer.text_evaluate import (
+    TextSizes,
+    evaluate_text,
+    evaluate_text_model,
+    find_text_model,
+    rollout,
+)
 
 TINY = CausalConfig.named("tiny", places=10)
 SIZES = TextSizes(pictures=10, walks=3, latents=6, seeds=1)
@@ -42,8 +49,10 @@ class Painter:
         count = SIZES.pictures
         self._views = scenes(count, VIEW, np.random.default_rng(2), first_world=FIRST_WORLD, worlds=count)
         self._shift, self._deaf = shift, deaf
+        self.loops: list[VideoLoop] = []
 
-    def __call__(self, model: VideoModel, prompt: str, *, seed: int, latents: int = 1) -> NDArray[np.uint8]:
+    def __call__(self, loop: VideoLoop, prompt: str, *, seed: int, latents: int = 1) -> NDArray[np.uint8]:
+        self.loops.append(loop)
         if latents == 1:
             return draw(self._views, (seed + self._shift) % SIZES.pictures)[None]
         names = ["north", "south", "west", "east"]
@@ -69,6 +78,7 @@ def test_a_perfect_painter_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.row("and where it says").value == 100
     assert found.row("cells that scroll exactly").value == 100
     assert found.row("steps that go where the prompt says").value == 100
+    assert found.row("latents with that way open that walk it").value == 100
 
 
 def test_one_who_does_not_listen_misses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +87,7 @@ def test_one_who_does_not_listen_misses(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("and where it says", "steps that go where the prompt says"):
         assert found.row(name).passed is False, name
     assert found.row("steps that go where the prompt says").value == 0
+    assert found.row("latents with that way open that walk it").value == 0
 
 
 def test_everything_is_measured_of_a_checkpoint_and_written(tmp_path: Path) -> None:
@@ -93,6 +104,31 @@ def test_everything_is_measured_of_a_checkpoint_and_written(tmp_path: Path) -> N
     pictures = evaluate_text(other, TextSizes.quick())
     assert [strip.label for strip in pictures.strips] == [text or "no words" for text in text_evaluate.SHOWN]
     assert "steps that go where the prompt says" not in pictures.table()
+
+
+def test_first_frames_are_drawn_as_when_it_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    path = tiny_video(
+        tmp_path, size=TINY, **FACTS, facts={"picture": {"file": "a-picture.safetensors", "unread": []}}
+    )
+    tiny_picture(tmp_path, name="a-picture", size=TINY, latent_hw=VIEW, facts={}, steps=1)
+    told = []
+    for drawn in (True, False):
+        painter = Painter()
+        monkeypatch.setattr(text_evaluate, "rollout", painter)
+        found = evaluate_text(path, TextSizes.quick(), drawn=drawn).facts.get("first frame")
+        told.append((found, painter.loops[-1].first_frame is not None))
+    assert told == [("drawn by a-picture", True), (None, False)]
+
+
+def test_a_rollout_begins_with_the_drawn_frame(one_thread: None) -> None:
+    video = random_video_model(TINY, **FACTS)
+    painter = random_picture_model(size=TINY, latent_hw=VIEW, facts={"grids": [VIEW]})
+    first = FirstFrame(painter, size=FRAME_SIZE, name="p")
+    alone, drawn = (rollout(VideoLoop(video, each), "a lake", seed=0, latents=2) for each in (None, first))
+    assert alone.shape == drawn.shape == (5, *FRAME_SIZE, 3)
+    assert not np.array_equal(alone[0], drawn[0])
 
 
 def test_wrong_sizes_and_pictures_are_refused() -> None:

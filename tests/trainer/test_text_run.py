@@ -11,8 +11,12 @@ from safetensors.torch import load_file
 
 from worldloop.core.errors import SettingsError
 from worldloop.core.files import file_hash
+from worldloop.loops.first_frame import FirstFrame
+from worldloop.loops.video import VideoLoop
 from worldloop.loops.video_model import VideoModel
+from worldloop.models.causal_weights import read_video_config
 from worldloop.models.registry import AUTOENCODER, find_video, scan
+from worldloop.simulators.captions import motions
 from worldloop.testing import tiny_world
 from worldloop.trainer import text_run
 from worldloop.trainer.flow import FlowTrainer
@@ -29,6 +33,10 @@ def recipes(tmp_path: Path) -> dict[str, TextRecipe]:
     return {name: replace(TEXT_RECIPES[f"tiny-{name}"], world=str(world)) for name in ("picture", "video")}
 
 
+def load(path: Path) -> VideoModel:
+    return VideoModel.load(path, path.parent / AUTOENCODER, device=torch.device("cpu"), dtype=torch.float32)
+
+
 class StoppedError(Exception):
     pass
 
@@ -41,12 +49,13 @@ def test_a_run_leaves_a_model_that_can_be_served(
     path = TextRun(recipes[kind], tmp_path / "run", compile_blocks=False).train()
     assert path.name == f"tiny-{kind}.safetensors"
     assert file_hash(tmp_path / "run" / AUTOENCODER) == file_hash(folder / AUTOENCODER)
-    model = VideoModel.load(path, folder / AUTOENCODER, device=torch.device("cpu"), dtype=torch.float32)
+    model = load(path)
+    assert "picture" not in model.config.facts
     assert model.config.step == 4
     assert model.config.facts["license"] == "Apache-2.0"
     assert model.config.facts["autoencoder"]["sha256"] == file_hash(folder / AUTOENCODER)
     assert model.config.facts.get("grids") == ([[6, 10], [4, 4]] if kind == "picture" else None)
-    assert rollout(model, "a lake", seed=0).shape == (1, 96, 160, 3)
+    assert rollout(VideoLoop(model), "a lake", seed=0).shape == (1, 96, 160, 3)
     curve = (tmp_path / "run" / "text.csv").read_text().splitlines()
     assert sum(",loss," in row for row in curve) == 4
     assert any(",other sigma 1," in row for row in curve)
@@ -91,6 +100,12 @@ def test_a_video_model_begins_with_a_picture_model(tmp_path: Path, recipes: dict
         path = TextRun(recipe, tmp_path / Path(start).parent.name / "video", compile_blocks=False).train()
         ours, theirs = (load_file(each)["blocks.0.ffn.0.weight"] for each in (path, first))
         assert torch.equal(ours, theirs), "at a learning rate of zero they are those it began with"
+        assert file_hash(path.with_name(first.name)) == file_hash(first), "it draws the first frames"
+        config = read_video_config(path)
+        assert config.facts["picture"] == {"file": first.name, "unread": motions()}
+        drawn = FirstFrame.beside(path, config, (96, 160), device=torch.device("cpu"), dtype=torch.float32)
+        assert drawn is not None
+        assert rollout(VideoLoop(load(path), drawn), "a lake", seed=0, latents=2).shape == (5, 96, 160, 3)
     with pytest.raises(SettingsError, match=r"start 'gone\.safetensors'"):
         TextRun(replace(recipe, start="gone.safetensors"), tmp_path / "gone", compile_blocks=False).train()
 

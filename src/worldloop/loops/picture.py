@@ -255,8 +255,14 @@ class PictureLoop:
             pixels=state.pixels,
             steps=state.steps,
             noise_hash=state.noise_hash,
-            latent=self.model.start_latent(state.x, state.request.size),
+            latent=self.latent(state),
         )
+
+    def latent(self, state: PictureState) -> StartLatent | None:
+        """The finished latent, as soon as the last step is made; None before, or when no world could take it."""
+        if state.x is None or state.step < state.steps:
+            return None
+        return self.model.start_latent(state.x, state.request.size)
 
     def progress(self, state: PictureState) -> tuple[int, int]:
         """(units done, units in all)."""

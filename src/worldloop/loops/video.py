@@ -1,7 +1,7 @@
 """The video loop: text to latent frames, one chunk after another, with or without an end.
 
     before:         encode_text (each branch), write_memory (each chunk of earlier context, each branch)
-    first frame:    decode, write_memory (each branch)                          when a first latent is given
+    first frame:    its drawing (`first_frame`), unless its latent is given; decode, write_memory (each branch)
     chunk:          denoise x steps, decode, write_memory (each branch)         emits the chunk's pictures
     prompt change:  encode_text, write_memory (each chunk of the window)        before the next chunk
 
@@ -10,8 +10,8 @@ memory and its own text. The clean pass that writes a chunk's memory is told tim
 none. Decode comes before it so that pictures leave as early as they can. Noise is a function of (seed, latent frame,
 step). Shapes: F latent frames of a chunk, C channels, y x x cells, T frames of something longer.
 
-Owns the order of work and the state. Does not own the network (`models.causal`), steps (`models.flow`) or threads
-(`engine`).
+Owns the order of work and the state. Does not own the network (`models.causal`), steps (`models.flow`), how a first
+frame is drawn (`first_frame`) or threads (`engine`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ import torch
 from torch import Tensor
 
 from worldloop.engine.contract import BatchOp, Done, Emit, Idle, Op, Plan, Price, Result, Work
+from worldloop.loops.first_frame import FirstFrame
+from worldloop.loops.picture import PictureState
 from worldloop.loops.rollout import Step
 from worldloop.loops.units import inference
 from worldloop.loops.video_model import VideoModel, pictures_before
@@ -77,6 +79,8 @@ class VideoState:
         sampling: passes, solver and guidance.
         branches: with the prompt first.
         start, end: latent frame numbers that it makes; `end` None for no end.
+        drawing: the first frame in the making, or None.
+        first: its latent `[C, y, x]`, given or drawn; None when there is none, or not yet.
         frame: first latent frame of the chunk in the making.
         unit: units of that chunk that are done.
         x: the chunk's latents, `[F, C, y, x]`.
@@ -93,6 +97,8 @@ class VideoState:
     branches: tuple[Branch, ...]
     start: int
     end: int | None
+    drawing: PictureState | None
+    first: Tensor | None
     frame: int
     unit: int = 0
     x: Tensor | None = None
@@ -110,15 +116,18 @@ class VideoLoop:
 
     Args:
         model: what to run; read-only here.
+        first_frame: draws first frames where a request says so.
     """
 
-    def __init__(self, model: VideoModel) -> None:
+    def __init__(self, model: VideoModel, first_frame: FirstFrame | None = None) -> None:
         self.model = model
+        self.first_frame = first_frame
         self._ops: dict[str, Op] = {
             "encode_text": inference(self._encode_text),
             "denoise": inference(self._denoise),
             "decode": inference(self._decode),
             "write_memory": inference(self._write_memory),
+            **({} if first_frame is None else first_frame.ops),
         }
 
     @property
@@ -130,8 +139,9 @@ class VideoLoop:
         return {}
 
     def price(self, request: VideoRequest) -> Price:
-        """Bytes of a rollout whose window is full, and the work of one of its chunks."""
+        """Bytes of a rollout whose window is full and of the drawing before it, and the work of one of its chunks."""
         check_request(self.model, request)
+        drawn = 0 if request.draw is None else self._painter.resident_bytes(request.draw)
         model, config = self.model, self.model.config
         memory, sampling = config.memory, Sampling.of(config, request)
         frames, rows, branches = memory.chunk, memory.chunk * memory.tokens, sampling.branches
@@ -145,7 +155,7 @@ class VideoLoop:
         )
         pictures = frames * GROUP * math.prod(model.pictures.picture_hw) * 3
         return Price(
-            resident_bytes=branches * branch_bytes + latents + model.pictures.cache_bytes,
+            resident_bytes=branches * branch_bytes + latents + model.pictures.cache_bytes + drawn,
             peak_bytes=max(block * model.dtype.itemsize, 2 * pictures * torch.float32.itemsize),
             chunk=tuple(work),
             chunks=None if request.latent_frames is None else -(-request.latent_frames // frames),
@@ -158,6 +168,7 @@ class VideoLoop:
             ValueError: anything about the request that this checkpoint cannot do.
         """
         check_request(self.model, request)
+        drawing = None if request.draw is None else self._painter.begin(request.draw)
         request.profile.begin("video", request.seed)
         model, sampling = self.model, Sampling.of(self.model.config, request)
         texts = [("cond", request.prompt)]
@@ -170,6 +181,8 @@ class VideoLoop:
             branches=tuple(Branch(name=name, text=text, memory=model.new_memory()) for name, text in texts),
             start=start,
             end=None if request.latent_frames is None else start + request.latent_frames,
+            drawing=drawing,
+            first=request.first,
             frame=start,
         )
         if request.context is not None:
@@ -195,6 +208,8 @@ class VideoLoop:
         """The next unit of work."""
         if state.frame == state.end:
             return Done(f"{state.frame - state.start} latent frames are made")
+        if state.drawing is not None:
+            return self._painter.plan(state.drawing)
         if state.unit == 0:
             for index, branch in enumerate(state.branches):
                 if branch.cross is None:
@@ -222,7 +237,11 @@ class VideoLoop:
         """Take a result into the state."""
         made = result.outputs
         state.done += 1
-        if made["op"] == "encode_text":
+        if made["op"] == "first_frame":
+            assert state.drawing is not None
+            state.first = self._painter.advance(state.drawing, made["result"])
+            state.drawing = state.drawing if state.first is None else None
+        elif made["op"] == "encode_text":
             self._take_text(state, made)
         elif made["op"] == "rewrite":
             branch = state.branches[made["branch"]]
@@ -242,6 +261,7 @@ class VideoLoop:
         if state.end is None:
             return state.done, None
         left = sum((branch.cross is None) + len(branch.rewrite) for branch in state.branches) - state.unit
+        left += 0 if state.drawing is None else self._painter.units_left(state.drawing)
         if state.frame < state.end:
             own = len(self._making(state))
             later = (state.end - state.frame - own) // self.model.config.chunk_frames
@@ -251,11 +271,18 @@ class VideoLoop:
         return state.done, state.done + left
 
     # -- planning -------------------------------------------------------------------------------------------------
+    @property
+    def _painter(self) -> FirstFrame:
+        """ValueError when a first frame cannot be drawn."""
+        if self.first_frame is None:
+            raise ValueError("draw needs a picture model beside the video model")
+        return self.first_frame
+
     def _lead(self, request: VideoRequest) -> int:
         """1 when latent frame 0 is a chunk of its own."""
         if request.context is not None:
             return len(request.context) % self.model.config.chunk_frames
-        return int(request.first is not None)
+        return int(request.has_first)
 
     def _making(self, state: VideoState) -> tuple[int, ...]:
         """Frames of the chunk in the making."""
@@ -264,7 +291,7 @@ class VideoLoop:
 
     def _units(self, state: VideoState) -> list[tuple[str, int]]:
         """(op, step or branch) of the chunk in the making."""
-        given = state.frame == 0 and state.request.first is not None
+        given = state.frame == 0 and state.request.has_first
         units = [] if given else [("denoise", step) for step in range(state.sampling.passes)]
         units.append(("decode", 0))
         if self._making(state)[-1] + 1 != state.end:
@@ -391,8 +418,8 @@ class VideoLoop:
         state: VideoState = plan.inputs["state"]
         request, latents, cache = state.request, state.x, state.decoder
         if latents is None:
-            assert request.first is not None
-            latents = self._latents(request.first[None])
+            assert state.first is not None
+            latents = self._latents(state.first[None])
         if cache is None and request.context is not None:
             cache = self.model.pictures.resume(self._latents(request.context))
         pictures, cache = self.model.pictures.decode(latents, cache)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from worldloop.loops.picture import PictureRequest
 from worldloop.loops.rollout import SERVE, Profile
 from worldloop.loops.video_model import VideoModel
 from worldloop.models.causal_weights import VideoConfig, check_guidance
@@ -31,6 +32,7 @@ class VideoRequest:
         latent_frames: how many to make, the first latent included and earlier context not; None for no end.
         guidance, steps, solver, shift: None for the checkpoint's own.
         first: latent of the first frame, `[C, y, x]`, from `Pictures.encode`.
+        draw: the picture whose latent is the first frame, from `FirstFrame.request`; excludes `first`.
         context: every latent frame of an earlier rollout, `[T, C, y, x]`; this one goes on from there. Given less than
             all of them, it goes on from what it is given.
         profile: what is recorded or given, see `rollout`.
@@ -45,8 +47,14 @@ class VideoRequest:
     solver: str | None = None
     shift: float | None = None
     first: Tensor | None = None
+    draw: PictureRequest | None = None
     context: Tensor | None = None
     profile: Profile = SERVE
+
+    @property
+    def has_first(self) -> bool:
+        """Whether latent frame 0 comes from elsewhere and is a chunk of its own."""
+        return self.first is not None or self.draw is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +110,16 @@ def check_request(model: VideoModel, request: VideoRequest) -> None:
         model.check_text(request.negative)
     if request.first is not None and tuple(request.first.shape) != shape:
         raise ValueError(f"first is {tuple(request.first.shape)}; {shape} is needed")
+    if request.first is not None and request.draw is not None:
+        raise ValueError("first and draw exclude each other: a first frame is given, or drawn")
+    if request.draw is not None and request.draw.size != model.pictures.picture_hw:
+        raise ValueError(f"draw is of size {request.draw.size}; {model.pictures.picture_hw} is needed")
     if request.context is not None:
-        if request.first is not None:
+        if request.has_first:
             raise ValueError("first and context exclude each other: a context has its own first frame")
         check_context(request.context, shape, chunk)
     if request.latent_frames is not None:
-        check_latent_frames(request.latent_frames, chunk, first=request.first is not None)
+        check_latent_frames(request.latent_frames, chunk, first=request.has_first)
 
 
 def check_context(context: Tensor, shape: tuple[int, int, int], chunk: int) -> None:

@@ -51,7 +51,7 @@ class VideoConfig:
         guidance: scale of classifier-free guidance; 1 asks the network once a step.
         fps: pictures a second that it was trained at.
         step: training step, or None.
-        facts: what else the file says: autoencoder, license, trained_on.
+        facts: what else the file says: autoencoder, license, trained_on, picture.
     """
 
     model: CausalConfig
@@ -100,7 +100,7 @@ REQUIRED = ("format", *OWN, *ARCHITECTURE)
 
 MAY_BE_ZERO = ("sink_frames", "text_context", "places")
 
-FACTS = ("autoencoder", "license", "trained_on", "grids")
+FACTS = ("autoencoder", "license", "trained_on", "grids", "picture")
 
 
 def check_guidance(scale: float) -> None:

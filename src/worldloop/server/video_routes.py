@@ -81,7 +81,8 @@ def video_router(videos: Videos | None, settings: Settings, *, keys: Keys, obser
                     max_pixels=settings.max_pixels,
                 )
         seed = secrets.randbelow(2**32) if form.seed is None else form.seed
-        video = served().submit(VideoOrder(prompt=form.prompt, seconds=form.seconds, seed=seed, first=first))
+        order = VideoOrder(prompt=form.prompt, seconds=form.seconds, seed=seed, first=first, drawn=form.drawn)
+        video = served().submit(order)
         if MEDIA_TYPE in request.headers.get("accept", ""):
             return FragmentsResponse(served(), video, owned=True)
         return _json(served(), video)
@@ -114,7 +115,7 @@ def video_router(videos: Videos | None, settings: Settings, *, keys: Keys, obser
 
     @router.post("/{video_id}/remix", response_model=VideoAnswer)
     async def remix(video_id: str, request: Request) -> Response:
-        """Queue the same video with another prompt: same seed, length and first picture."""
+        """Queue the same video with another prompt: same seed, length and given first picture."""
         return _json(served(), served().remix(video_id, parse_remix(await _fields(request))))
 
     @router.delete("/{video_id}")
@@ -202,6 +203,7 @@ def describe(videos: Videos, video: Video) -> VideoAnswer:
         size=f"{width}x{height}",
         remixed_from_video_id=video.remixed_from,
         seed=video.order.seed,
+        first_frame=videos.first_frame(video),
         queue_position=videos.position(video),
         eta_seconds=None if eta is None else round(eta, 1),
     )

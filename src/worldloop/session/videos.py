@@ -45,12 +45,14 @@ class VideoOrder:
         seconds: its length.
         seed: in [0, 2**32).
         first: first picture, uint8 `[H, W, 3]` at the host's size, or None.
+        drawn: whether the host's picture model, where it has one, draws the first picture that is not given.
     """
 
     prompt: str
     seconds: int
     seed: int
     first: NDArray[np.uint8] | None = None
+    drawn: bool = True
 
 
 class Rollout(Protocol):
@@ -72,10 +74,14 @@ class VideoHost(Protocol):
         model_id: what is served.
         frame_size: (height, width) of its pictures.
         fps: pictures a second.
+        draws_with: id of the picture model that draws first pictures, or None.
     """
 
     @property
     def model_id(self) -> str: ...
+
+    @property
+    def draws_with(self) -> str | None: ...
 
     @property
     def frame_size(self) -> tuple[int, int]: ...
@@ -87,8 +93,8 @@ class VideoHost(Protocol):
         """Begin; blocks for a moment. CapacityError when it does not fit beside what runs."""
         ...
 
-    def seconds_left(self, pictures: int) -> float | None:
-        """How long so many more pictures take, as measured; None while that is unknown."""
+    def seconds_left(self, order: VideoOrder, made: int) -> float | None:
+        """How long an order takes from `made` pictures on, as measured; None while that is unknown."""
         ...
 
 
@@ -226,7 +232,12 @@ class Videos:
         """Seconds until it is complete, by measured costs; None while they are unknown, and when it is over."""
         if video.over:
             return None
-        return self.host.seconds_left(sum(each.pictures - each.made for each in self._line.up_to(video)))
+        left = [self.host.seconds_left(each.order, each.made) for each in self._line.up_to(video)]
+        return None if None in left else sum(seconds for seconds in left if seconds is not None)
+
+    def first_frame(self, video: Video) -> str:
+        """Where its first picture is from: `given`, the picture model's id, or `none` for the video model itself."""
+        return first_frame_of(video.order, self.host.draws_with)
 
     def expires_at(self, video: Video) -> float | None:
         """When a finished video is forgotten, seconds since the epoch."""
@@ -328,6 +339,13 @@ class Videos:
 def pictures_of(seconds: int, fps: float) -> int:
     """Pictures of a video of this length."""
     return max(1, round(seconds * fps))
+
+
+def first_frame_of(order: VideoOrder, draws_with: str | None) -> str:
+    """Where the first picture of an order is from: `given`, `draws_with`, or `none`."""
+    if order.first is not None:
+        return "given"
+    return draws_with if order.drawn and draws_with is not None else "none"
 
 
 def _check_wanted(video: Video) -> None:

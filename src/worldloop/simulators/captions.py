@@ -106,6 +106,13 @@ def walk(directions: Sequence[int], *, least: int = 2) -> str:
     return ", then ".join(words)
 
 
+def motions() -> list[str]:
+    """Every way to say how somebody moves, in whole phrases: what pictures at rest cannot show."""
+    verbs = ("walk", "walking", *SYNONYMS["walking"], "then")
+    ways = [f"{verb}{to} {way}" for verb in verbs for to in ("", " to the") for way in _WAYS]
+    return [*ways, *verbs, STANDING, *SYNONYMS[STANDING]]
+
+
 def rephrase(
     told: Sequence[str],
     rng: np.random.Generator,

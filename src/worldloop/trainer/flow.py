@@ -126,8 +126,8 @@ class FlowTrainer:
         words = self.texts.batch(captions, self.generator)
         sigma = self._sigmas(latents.shape[:-3], self.generator)
         history = None if latents.ndim == 4 else self._history(latents, words)
-        loss = self._loss(self.weights.work, latents, words, sigma, history, self.generator).mean()
-        return self.weights.step(loss, self.recipe.rate_scale(self.weights.steps))
+        loss = self._loss(self.weights.work, latents, words, sigma, history, self.generator)
+        return self.weights.step(loss.mean(), self.recipe.rate_scale(self.weights.steps))
 
     @torch.no_grad()
     def validate(self, latents: Tensor, captions: Sequence[str]) -> dict[str, float]:
@@ -177,12 +177,14 @@ class FlowTrainer:
         history: Tensor | None,
         generator: torch.Generator,
     ) -> Tensor:
-        """Weighted squared error of the velocity, one number a frame."""
+        """Weighted squared error of the velocity, one number a frame; of a clip the frames after the first, which is
+        given when it is served.
+        """
         noise = torch.randn(latents.shape, generator=generator)
         noisy = flow.mix(latents, noise, sigma[..., None, None, None])
         v = self._velocity(model, noisy, words, sigma, history)
-        error = (v - flow.velocity(latents, noise)).square() * self._counts
-        return error.mean(dim=(-1, -2, -3))
+        error = ((v - flow.velocity(latents, noise)).square() * self._counts).mean(dim=(-1, -2, -3))
+        return error if history is None else error[:, 1:]
 
     def _velocity(
         self, model: CausalTransformer, noisy: Tensor, words: Tensor, sigma: Tensor, history: Tensor | None
@@ -208,6 +210,7 @@ class FlowTrainer:
             noisy = flow.mix(latents, noise, OWN_SIGMA)
             v = self._velocity(self.weights.work, noisy, words, sigma, latents)
             own = torch.rand(latents.shape[:2], generator=generator) < recipe.own_share
+            own[:, 0] = False
             history = torch.where(own[..., None, None, None], noisy - OWN_SIGMA * v, latents)
         amount = recipe.history_noise * torch.rand(*latents.shape[:2], 1, 1, 1, generator=generator)
         return history + amount * torch.randn(history.shape, generator=generator)

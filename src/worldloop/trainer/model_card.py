@@ -59,6 +59,7 @@ def text_card(recipe: TextRecipe, model: CausalTransformer, step: int, files: li
         + (f", begun with the weights of {Path(recipe.start).stem}" if recipe.start else ""),
         "sampler": f"{recipe.sampler_steps} steps, shift {recipe.sampler_shift:g}, {recipe.solver}, "
         f"guidance {recipe.guidance:g}",
+        **({} if recipe.kind == "picture" else {"first frame": "drawn by the picture model beside it"}),
         "words": ", ".join(c.vocabulary),
         "licence": recipe.license,
         "made by": f"`worldloop train {recipe.name}`",

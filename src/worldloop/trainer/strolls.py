@@ -21,13 +21,15 @@ from worldloop.simulators import captions
 from worldloop.simulators.meadow import VIEW, WALKER_CELL, VectorMeadow
 from worldloop.simulators.patches import OFFSETS
 from worldloop.simulators.tiles import SOLID
+from worldloop.simulators.walker import FACINGS
 from worldloop.trainer.datasets import LatentWalks, Walks
 from worldloop.trainer.rollouts import ACTIONS
+from worldloop.trainer.stills import Scenes, StillCodes
 
 _IDLE: Final = 0.1
 """Share of decisions that stand still."""
-_BUMP: Final = 0.08
-"""Share of strollers at something solid who walk on against it for a step."""
+_STUBBORN: Final = 0.3
+"""Share of decisions that are kept before something solid: he stays where he is, and walks against it."""
 _LENGTHS: Final = (4, 20)
 """Steps that a direction is kept, the last one excluded."""
 
@@ -39,16 +41,16 @@ class Strolls:
     Attributes:
         walks: as rows of the patch table, `[E, S + 1]`.
         windows: int8 `[E, S + 1, rows, columns]`, tile kinds in view after each step.
-        directions: int64 `[E, S + 1]`, which way each step went; 0 for none, and for step 0.
+        ways: int64 `[E, S + 1]`, which way each wanted to go; 0 for none, and for step 0.
     """
 
     walks: Walks
     windows: NDArray[np.int8]
-    directions: NDArray[np.int64]
+    ways: NDArray[np.int64]
 
 
 class Strollers:
-    """N people who keep a direction for a while and turn before what they cannot walk on.
+    """N people who keep a direction for a while. Before what they cannot walk on, most turn and some stop.
 
     Args:
         count: N.
@@ -59,14 +61,16 @@ class Strollers:
         self._rng = rng
         self._ways = np.zeros(count, np.int64)
         self._left = np.zeros(count, np.int64)
+        self._stubborn = np.zeros(count, np.bool_)
 
     def ways(self, free: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The direction each walks in now, int64 `[N]`, given the free ones `[N, 5]`; 0 stands still."""
         ahead = free[np.arange(len(free)), self._ways]
-        done = (self._left == 0) | (~ahead & (self._rng.random(len(free)) >= _BUMP))
+        done = (self._left == 0) | (~ahead & ~self._stubborn)
         for walker in np.flatnonzero(done):
             self._ways[walker] = self._choose(free[walker], int(self._ways[walker]))
             self._left[walker] = self._rng.integers(*_LENGTHS)
+            self._stubborn[walker] = self._rng.random() < _STUBBORN
         self._left -= 1
         return self._ways.copy()
 
@@ -83,21 +87,23 @@ def record_strolls(seeds: range, steps: int, *, seed: int) -> Strolls:
     patches = np.empty((len(seeds), steps + 1, *VIEW), np.int32)
     windows = np.empty((len(seeds), steps + 1, *VIEW), np.int8)
     actions = np.zeros((len(seeds), steps + 1, 5), np.float32)
-    directions = np.zeros((len(seeds), steps + 1), np.int64)
+    wanted = np.zeros((len(seeds), steps + 1), np.int64)
     patches[:, 0], windows[:, 0] = worlds.reset_indices(), worlds.windows()
     ahead = OFFSETS + np.array(WALKER_CELL)
     for step in range(1, steps + 1):
         free = ~SOLID[windows[:, step - 1][:, ahead[:, 0], ahead[:, 1]]]
-        ways = strollers.ways(free)
-        actions[:, step] = ACTIONS[ways]
+        wanted[:, step] = strollers.ways(free)
+        actions[:, step] = ACTIONS[wanted[:, step]]
         patches[:, step] = worlds.step_indices(actions[:, step])
         windows[:, step] = worlds.windows()
-        directions[:, step] = np.where(free[np.arange(len(ways)), ways], ways, 0)
-    return Strolls(walks=Walks(patches=patches, actions=actions), windows=windows, directions=directions)
+    return Strolls(walks=Walks(patches=patches, actions=actions), windows=windows, ways=wanted)
 
 
 class StrollClips:
     """Strolls as gaussianised latents with captions.
+
+    A clip begins as a video does: with a picture at rest, whose walker faces any way. If he faced where he goes, and
+    were caught in mid-stride, a model would read the way from him and not from the words.
 
     Args:
         strolls: what to encode.
@@ -107,19 +113,22 @@ class StrollClips:
     def __init__(self, strolls: Strolls, autoencoder: Autoencoder, stats: LatentStats) -> None:
         self._strolls = strolls
         self._latents = LatentWalks(strolls.walks, autoencoder, stats)
+        self._stills = StillCodes(autoencoder, stats)
 
     def clips(self, batch: int, frames: int, rng: np.random.Generator) -> tuple[Tensor, list[list[str]]]:
-        """Random clips, float32 `[B, T, C, h, w]`, and the phrases of each: what is in view at first, and the way."""
-        count, steps = self._strolls.directions.shape
+        """Random clips, float32 `[B, T, C, h, w]`, and the phrases of each: what is in view at first, and the way
+        that he wants to go.
+        """
+        count, steps = self._strolls.ways.shape
         episodes = rng.integers(0, count, batch)
         starts = rng.integers(0, steps - frames + 1, batch)
-        latents, told = [], []
-        for episode, start in zip(episodes.tolist(), starts.tolist(), strict=True):
+        facings = rng.integers(0, len(FACINGS), batch)
+        views = Scenes(windows=self._strolls.windows[episodes, starts], facings=facings)
+        bodies, told = [], []
+        for scene, episode, start in zip(views.phrases(), episodes.tolist(), starts.tolist(), strict=True):
             last = start + frames - 1
-            first = self._latents.start(episode, start)
-            latents.append(np.concatenate((first[None], self._latents.body(episode, start + 1, last))))
-            scene = captions.phrases(self._strolls.windows[episode, start], WALKER_CELL)
-            ways = self._strolls.directions[episode, start + 1 : last + 1]
-            told.append([*scene, captions.walk(ways.tolist())])
-        cells = torch.from_numpy(np.stack(latents)).transpose(2, 3)
-        return cells.unflatten(3, VIEW).contiguous(), told
+            bodies.append(self._latents.body(episode, start + 1, last))
+            ways = self._strolls.ways[episode, start + 1 : last + 1]
+            told.append([*scene, captions.walk(ways.tolist(), least=1)])
+        cells = torch.from_numpy(np.stack(bodies)).transpose(2, 3).unflatten(3, VIEW)
+        return torch.cat((self._stills.latents(views)[:, None], cells), dim=1), told

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from worldloop.core.errors import InvalidInputError
 from worldloop.engine.contract import Plan
+from worldloop.loops.first_frame import FirstFrame
 from worldloop.loops.video import VideoLoop
 from worldloop.loops.video_model import VideoModel
 from worldloop.loops.video_request import VideoRequest
@@ -31,7 +32,7 @@ from worldloop.simulators.captions import walk
 from worldloop.simulators.meadow import FRAME_SIZE, VIEW, Meadow
 from worldloop.trainer.charts import Curve
 from worldloop.trainer.measures.obedience import Share
-from worldloop.trainer.measures.telling import Walked, goes, shown, told_again, walked
+from worldloop.trainer.measures.telling import Walked, goes, shown, takes, told_again, walked
 from worldloop.trainer.report import Report, Row, Strip
 from worldloop.trainer.rollouts import ACTIONS
 from worldloop.trainer.sizes import FIRST_WORLD
@@ -83,6 +84,7 @@ def evaluate_text(
     device: str = "auto",
     dtype: str = "auto",
     threads: int = 0,
+    drawn: bool = True,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Measure a checkpoint beside its autoencoder: pictures, and of a video model walks too.
@@ -91,6 +93,7 @@ def evaluate_text(
         path: of the checkpoint.
         sizes: how much is measured.
         device, dtype, threads: as for serving.
+        drawn: whether the picture model beside a video model draws its first frames, as when it is served.
         on_progress: called with what is being measured, often.
 
     Raises:
@@ -101,9 +104,17 @@ def evaluate_text(
     place = devices.pick_device(device)
     precision = Precision.choose(dtype=dtype, device=place)
     model = VideoModel.load(path, path.parent / AUTOENCODER, device=place, dtype=precision.memory)
-    report = evaluate_text_model(model, sizes, video=is_video(path), on_progress=on_progress)
-    trained_on = model.config.facts.get("trained_on")
-    facts = {"model": path.stem, "training step": model.config.step, "trained on": trained_on}
+    size, format_ = model.pictures.picture_hw, precision.memory
+    first = FirstFrame.beside(path, model.config, size, device=place, dtype=format_) if drawn else None
+    report = evaluate_text_model(
+        model, sizes, video=is_video(path), first_frame=first, on_progress=on_progress
+    )
+    facts = {
+        "model": path.stem,
+        "training step": model.config.step,
+        "trained on": model.config.facts.get("trained_on"),
+        **({} if first is None else {"first frame": f"drawn by {first.name}"}),
+    }
     report.facts = {**facts, **report.facts}
     return report
 
@@ -116,19 +127,29 @@ def find_text_model(name: str) -> Path | None:
 
 
 def evaluate_text_model(
-    model: VideoModel, sizes: TextSizes, *, video: bool, on_progress: Callable[[str], None] = lambda _: None
+    model: VideoModel,
+    sizes: TextSizes,
+    *,
+    video: bool,
+    first_frame: FirstFrame | None = None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Measure a loaded model, walks too if `video`; `InvalidInputError` when its pictures are not the meadow's."""
+    """Measure a loaded model, walks too if `video`, from frames that `first_frame` draws, if any.
+
+    Raises:
+        InvalidInputError: its pictures are not the meadow's.
+    """
     if model.pictures.picture_hw != FRAME_SIZE:
         raise InvalidInputError(
             f"pictures are {model.pictures.picture_hw}; the meadow's {FRAME_SIZE} can be evaluated"
         )
     start, report = time.monotonic(), Report(facts={}, columns="seed" if not video else "latent")
-    pictures(model, sizes, report, on_progress)
+    loop = VideoLoop(model, first_frame)
+    pictures(loop, sizes, report, on_progress)
     if video:
-        walks(model, sizes, report, on_progress)
+        walks(loop, sizes, report, on_progress)
     else:
-        _sheet(model, sizes, report)
+        _sheet(loop, sizes, report)
     config = model.config
     report.facts = {
         "sampler": f"{config.steps} steps, shift {config.shift:g}, {config.solver}, guidance {config.guidance:g}",
@@ -141,10 +162,11 @@ def evaluate_text_model(
     return report
 
 
-def rollout(model: VideoModel, prompt: str, *, seed: int, latents: int = 1) -> NDArray[np.uint8]:
+def rollout(loop: VideoLoop, prompt: str, *, seed: int, latents: int = 1) -> NDArray[np.uint8]:
     """Pictures of one rollout in the caller's thread, uint8 `[1 + 4 (latents - 1), H, W, 3]`."""
-    loop = VideoLoop(model)
-    state = loop.init(VideoRequest(prompt=model.encode_text(prompt), seed=seed, latent_frames=latents))
+    text, first = loop.model.encode_text(prompt), loop.first_frame
+    draw = None if first is None else first.request(prompt, seed)
+    state = loop.init(VideoRequest(prompt=text, seed=seed, latent_frames=latents, draw=draw))
     parts = []
     while isinstance(plan := loop.next(state), Plan):
         result = loop.ops[plan.op](plan)
@@ -153,7 +175,7 @@ def rollout(model: VideoModel, prompt: str, *, seed: int, latents: int = 1) -> N
     return np.concatenate(parts)
 
 
-def pictures(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable[[str], None]) -> None:
+def pictures(loop: VideoLoop, sizes: TextSizes, report: Report, tick: Callable[[str], None]) -> None:
     """First frames: legal tiles, one walker, and the phrases of the prompt told again."""
     count = sizes.pictures
     views = scenes(count, VIEW, np.random.default_rng(2), first_world=FIRST_WORLD, worlds=count)
@@ -162,9 +184,9 @@ def pictures(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable
     for number, told in enumerate(asked):
         tick(f"picture {number + 1} of {count}")
         begin = time.perf_counter()
-        made.append(rollout(model, ", ".join(told), seed=number)[0])
+        made.append(rollout(loop, ", ".join(told), seed=number)[0])
         spent.append(time.perf_counter() - begin)
-        bare.append(rollout(model, "", seed=number)[0])
+        bare.append(rollout(loop, "", seed=number)[0])
     for name, stack in (("", made), (", no words", bare)):
         seen = shown(np.stack(stack))
         rows = (
@@ -200,7 +222,7 @@ def pictures(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable
     )
 
 
-def walks(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable[[str], None]) -> None:
+def walks(loop: VideoLoop, sizes: TextSizes, report: Report, tick: Callable[[str], None]) -> None:
     """Rollouts in each direction: legal tiles by age, the way that was asked for, steps of exactly one tile."""
     views = scenes(sizes.walks, VIEW, np.random.default_rng(3), first_world=FIRST_WORLD, worlds=sizes.walks)
     plans = [(way,) for way in range(1, 5)] + [TURN]
@@ -211,7 +233,7 @@ def walks(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable[[s
         for number, told in enumerate(views.phrases()):
             tick(f"{words}, {number + 1} of {sizes.walks}")
             begin = time.perf_counter()
-            frames = rollout(model, ", ".join([*told, words]), seed=number, latents=sizes.latents + 1)
+            frames = rollout(loop, ", ".join([*told, words]), seed=number, latents=sizes.latents + 1)
             spent.append((time.perf_counter() - begin) / (sizes.latents + 1))
             found.append((way, walked(frames[::4])))
             if number < 2:
@@ -220,6 +242,7 @@ def walks(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable[[s
     straight = [(way[0], each) for way, each in found if len(way) == 1]
     judged = [each for _, each in found]
     share = goes([each for _, each in straight], [way for way, _ in straight])
+    taken = takes([each for _, each in straight], [way for way, _ in straight])
     turned = [way % 4 + 1 for way, _ in straight]
     chance = goes([each for _, each in straight], turned)
     truth = [_simulated(number, sizes.latents) for number in range(sizes.walks)]
@@ -231,6 +254,7 @@ def walks(model: VideoModel, sizes: TextSizes, report: Report, tick: Callable[[s
     report.rows += [
         Row(name="steps that go where the prompt says", value=share.value, count=share.count, target=90.0,
             note=f"with another direction: {_percent(chance)}"),
+        Row(name="latents with that way open that walk it", value=taken.value, count=taken.count),
         Row(name="walks north, then east, that do both", value=100 * turns / len(both), count=len(both)),
         Row(name="latents in which the walker moves", value=100 * float((moved > 0).mean()), count=len(moved)),
         Row(name="cells that scroll exactly", value=100 * float(kept.mean()), count=len(kept), target=97.0,
@@ -268,11 +292,11 @@ def _simulated(number: int, latents: int) -> Walked:
     return walked(np.stack(frames))
 
 
-def _sheet(model: VideoModel, sizes: TextSizes, report: Report) -> None:
+def _sheet(loop: VideoLoop, sizes: TextSizes, report: Report) -> None:
     """Strips of the same prompt with several seeds."""
     seeds = list(range(sizes.seeds))
     for prompt in SHOWN:
-        drawn = np.stack([rollout(model, prompt, seed=seed)[0] for seed in seeds])
+        drawn = np.stack([rollout(loop, prompt, seed=seed)[0] for seed in seeds])
         report.strips.append(Strip(label=prompt or "no words", pictures=drawn, latents=seeds))
 
 

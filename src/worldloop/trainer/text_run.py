@@ -3,6 +3,7 @@
     runs/meadow-picture/
       recipe.json                what is being made
       autoencoder.safetensors    the world's
+      <start>.safetensors        of a video model: the picture model that draws its first frames
       text.state                 to go on from (tensors and numbers only)
       text.csv                   curves
       <name>.safetensors         the checkpoint, moving average of the weights
@@ -23,8 +24,9 @@ from worldloop.core.errors import SettingsError
 from worldloop.core.files import file_hash, replacing
 from worldloop.models.causal import CausalTransformer
 from worldloop.models.causal_weights import VideoConfig, load_video_weights, save_video
-from worldloop.models.registry import AUTOENCODER, find_world
+from worldloop.models.registry import AUTOENCODER, find_world, is_picture
 from worldloop.models.weights import load_autoencoder
+from worldloop.simulators.captions import motions
 from worldloop.trainer.curve_file import CurveFile
 from worldloop.trainer.flow import FlowTrainer
 from worldloop.trainer.model_card import text_card
@@ -76,8 +78,15 @@ class TextRun:
                 "license": recipe.license,
                 "trained_on": recipe.trained_on,
                 **({"grids": [list(grid) for grid in recipe.grids]} if recipe.kind == "picture" else {}),
+                **({"picture": {"file": self.picture.name, "unread": motions()}} if self.picture else {}),
             },
         )
+
+    @property
+    def picture(self) -> Path | None:
+        """The picture model that a video model begins with draws its first frames, too."""
+        start = Path(self.recipe.start)
+        return self.folder / start.name if self.recipe.kind == "video" and is_picture(start) else None
 
     def train(self) -> Path:
         """Train from where it stopped; returns the checkpoint's path."""
@@ -89,6 +98,8 @@ class TextRun:
         network = CausalTransformer(recipe.model)
         if recipe.start:
             load_video_weights(self._start(), network)
+        if self.picture is not None and not self.picture.exists():
+            shutil.copyfile(self._start(), self.picture)
         trainer = FlowTrainer(
             network, recipe.flow, stats.rest_std, memory=self.config(0).memory, seed=recipe.seed,
             compile_blocks=self.compile_blocks,

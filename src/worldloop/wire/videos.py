@@ -29,7 +29,7 @@ MAX_PROMPT = 4000
 DEFAULT_SECONDS = 4
 MAX_LIST = 100
 
-FIELDS = ("prompt", "model", "seconds", "size", "seed", "input_reference")
+FIELDS = ("prompt", "model", "seconds", "size", "seed", "input_reference", "first_frame")
 REFERENCE_URL = "input_reference[image_url]"
 """The name under which clients put a reference object into a form."""
 
@@ -55,12 +55,15 @@ class VideoFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoForm:
-    """A checked request. `reference` is an image file's bytes; `seed` None draws one."""
+    """A checked request. `reference` is an image file's bytes; `drawn` is whether a picture model may draw the first
+    frame; `seed` None draws one.
+    """
 
     prompt: str
     seconds: int
     seed: int | None
     reference: bytes | None
+    drawn: bool
 
 
 class VideoErrorAnswer(BaseModel):
@@ -71,7 +74,9 @@ class VideoErrorAnswer(BaseModel):
 
 
 class VideoAnswer(BaseModel):
-    """One job. Beyond OpenAI's fields: `seed`, `queue_position` (0: being made), `eta_seconds` until it is done."""
+    """One job. Beyond OpenAI's fields: `seed`, `first_frame` (`given`, `none`, or the picture model's id that draws
+    it), `queue_position` (0: being made), `eta_seconds` until it is done.
+    """
 
     id: str
     object: Literal["video"] = "video"
@@ -87,6 +92,7 @@ class VideoAnswer(BaseModel):
     size: str
     remixed_from_video_id: str | None
     seed: int
+    first_frame: str
     queue_position: int | None
     eta_seconds: float | None
 
@@ -120,13 +126,20 @@ def parse_video(fields: Mapping[str, Any], facts: VideoFacts) -> VideoForm:
     size = fields.get("size")
     if size is not None and size != facts.size:
         raise WrongFieldError("size", f"size {shown(size)}: this model makes {facts.size!r} only")
+    first_frame = fields.get("first_frame")
+    if first_frame is not None:
+        check_choice("first_frame", first_frame, ("none",))
+    reference = _reference(fields)
+    if first_frame is not None and reference is not None:
+        raise WrongFieldError("first_frame", "first_frame 'none' excludes input_reference, which is one")
     seconds = fields.get("seconds")
     seed = fields.get("seed")
     return VideoForm(
         prompt=check_prompt(fields.get("prompt")),
         seconds=DEFAULT_SECONDS if seconds is None else _integer("seconds", seconds, 1, facts.longest_s),
         seed=None if seed is None else _integer("seed", seed, 0, MAX_SEED),
-        reference=_reference(fields),
+        reference=reference,
+        drawn=first_frame is None,
     )
 
 

@@ -79,12 +79,14 @@ class Walked:
         kept: float64 `[T]`, share of the cells still in view that show the same tile after the step; the walker's
             cells are left out.
         free: bool `[T]`, whether the tile that was walked onto is one that can be; true where none was.
+        open: bool `[T, 4]`, whether the tile in each direction, from 1 on, could be walked onto before the step.
         legal: float64 `[T + 1]`, share of legal cells.
     """
 
     moved: NDArray[np.int64]
     kept: NDArray[np.float64]
     free: NDArray[np.bool_]
+    open: NDArray[np.bool_]
     legal: NDArray[np.float64]
 
 
@@ -97,6 +99,7 @@ def walked(pictures: NDArray[np.uint8]) -> Walked:
         moved=moved,
         kept=np.array([_kept(before, after, way) for before, after, way in steps]),
         free=np.array([way == 0 or not SOLID[before[ahead(way)]] for before, _, way in steps]),
+        open=np.array([[not SOLID[before[ahead(way)]] for way in range(1, 5)] for before, _, _ in steps]),
         legal=(rmse < LEGAL_RMSE).mean((1, 2)),
     )
 
@@ -115,3 +118,10 @@ def goes(walks: Sequence[Walked], asked: Sequence[int]) -> Share:
     """Steps that move, and move the way that was asked for: one direction a walk, 1 to 4."""
     right = sum(int((walk.moved == way).sum()) for walk, way in zip(walks, asked, strict=True))
     return Share(right=right, count=sum(int((walk.moved > 0).sum()) for walk in walks))
+
+
+def takes(walks: Sequence[Walked], asked: Sequence[int]) -> Share:
+    """Latents in which the way that was asked for is open, and that walk it."""
+    pairs = list(zip(walks, asked, strict=True))
+    right = sum(int((walk.open[:, way - 1] & (walk.moved == way)).sum()) for walk, way in pairs)
+    return Share(right=right, count=sum(int(walk.open[:, way - 1].sum()) for walk, way in pairs))
