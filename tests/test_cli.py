@@ -275,10 +275,10 @@ def test_play_says_where_it_listens_and_ends_with_0_on_a_signal(folder: Path) ->
             assert server.stdout is not None
             ready = server.stdout.readline()
             url = ready.removeprefix("ready ").strip()
-            with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+            with urllib.request.urlopen(f"{url}/models", timeout=60) as answer:
                 models = json.load(answer)["models"]
             server.send_signal(signal.SIGTERM)
-            code = server.wait(timeout=20)
+            code = server.wait(timeout=60)
         finally:
             server.kill()
 

@@ -138,7 +138,7 @@ def test_while_a_game_is_live_others_get_423_and_1013(client: ModuleType, url: s
 
 
 def test_models_has_the_published_fields(url: str) -> None:
-    with urllib.request.urlopen(f"{url}/models", timeout=10) as answer:
+    with urllib.request.urlopen(f"{url}/models", timeout=60) as answer:
         models = json.load(answer)
     assert models["server_kind"] == "unified"
     details = models["details"][models["active_model_id"]]

@@ -45,12 +45,12 @@ def accuracy(entry: Entry, device: torch.device) -> Verdict:
 
 
 def repeat(entry: Entry, device: torch.device) -> Verdict:
-    """Whether every case gives its bytes again in poisoned memory."""
+    """Whether every case gives its bytes again in poisoned memory, and no NaN, which memory may hold before, too."""
     for case in entry.cases():
         first = run(entry, case, device)
         with poisoned({first.nbytes, *(each.nbytes for each in case.inputs)}, place(entry, device)):
             again = run(entry, case, device)
-        if not same(again, first):
+        if not same(again, first) or again.isnan().any():
             return Verdict(False, f"other bytes in poisoned memory, {case.name}")
     return Verdict(True, "the same bytes")
 

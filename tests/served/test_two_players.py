@@ -20,7 +20,7 @@ def play(live: Live, user: str, other_key: str | None = None) -> list[bytes]:
     with live.playing(user, (PICTURES / picture).read_bytes()) as stream:
         stream.text("hello")
         # The stream begins slowly, so the key is there long before the first dreamed frame is begun.
-        stream.hold(key, stream_fps=2)
+        stream.hold(key, stream_fps=1)
         stream.unit()
         stream.hold(key, stream_fps=120)
         while len(stream.units) < UNITS:
@@ -29,7 +29,7 @@ def play(live: Live, user: str, other_key: str | None = None) -> list[bytes]:
 
 
 def test_two_players_get_the_bytes_that_each_would_get_alone(serve: Serve) -> None:
-    live = serve("meadow", slots=2, stream_fps=2)
+    live = serve("meadow", slots=2, stream_fps=1)
     alone = {user: play(live, user) for user in PLAYERS}
     with ThreadPoolExecutor(2) as pool:
         together = dict(zip(PLAYERS, pool.map(lambda user: play(live, user), PLAYERS), strict=True))
