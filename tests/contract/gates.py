@@ -47,8 +47,10 @@ def accuracy(entry: Entry, device: torch.device) -> Verdict:
 def repeat(entry: Entry, device: torch.device) -> Verdict:
     """Whether every case gives its bytes again in poisoned memory, and no NaN, which memory may hold before, too."""
     for case in entry.cases():
+        sizes = {run(entry, case, device).nbytes, *(each.nbytes for each in case.inputs)}
+        leave(sizes, 0, place(entry, device))
         first = run(entry, case, device)
-        with poisoned({first.nbytes, *(each.nbytes for each in case.inputs)}, place(entry, device)):
+        with poisoned(sizes, place(entry, device)):
             again = run(entry, case, device)
         if not same(again, first) or again.isnan().any():
             return Verdict(False, f"other bytes in poisoned memory, {case.name}")
@@ -147,6 +149,16 @@ def same(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
+def leave(sizes: set[int], byte: int, device: torch.device) -> None:
+    """Free memory that holds this byte, for the next who allocate."""
+    blocks = [
+        torch.full((max(size, 1),), byte, dtype=torch.uint8, device=device)
+        for size in sizes
+        for _ in range(POISONED)
+    ]
+    blocks.clear()
+
+
 @contextmanager
 def poisoned(sizes: set[int], device: torch.device) -> Iterator[None]:
     """What is allocated inside begins as NaN.
@@ -154,12 +166,7 @@ def poisoned(sizes: set[int], device: torch.device) -> Iterator[None]:
     A card's allocator hands out again what was filled and freed. The CPU's may take fresh pages instead: there torch is
     told to fill what it leaves unwritten.
     """
-    blocks = [
-        torch.full((max(size, 1),), 0xFF, dtype=torch.uint8, device=device)
-        for size in sizes
-        for _ in range(POISONED)
-    ]
-    blocks.clear()
+    leave(sizes, 0xFF, device)
     torch.use_deterministic_algorithms(device.type == "cpu")  # which fills, see torch.utils.deterministic
     try:
         yield
