@@ -28,7 +28,6 @@ from worldloop.engine.engine import Engine
 from worldloop.engine.handle import Handle
 from worldloop.loops.failures import classify
 from worldloop.loops.first_frame import FirstFrame
-from worldloop.loops.picture import PictureRequest
 from worldloop.loops.video import VideoLoop, VideoState
 from worldloop.loops.video_model import VideoModel, pictures_before
 from worldloop.loops.video_request import VideoRequest
@@ -71,6 +70,10 @@ class VideoHost:
         weights = sum(parameter.nbytes for parameter in self.model.network.parameters())
         engine.admission.hold("video", weights + (0 if first is None else first.weight_bytes))
         self._loop = VideoLoop(self.model, first)
+        # Work is the same for every prompt and seed, and time left is asked for often.
+        chunk = VideoRequest(prompt=self.model.empty_text, seed=0, latent_frames=config.chunk_frames)
+        self._chunk = self._loop.price(chunk)
+        self._drawn = None if first is None else Price(chunk=first.work(first.request("", 0)))
 
     @classmethod
     def from_settings(cls, settings: Settings, engine: Engine) -> VideoHost | None:
@@ -103,7 +106,8 @@ class VideoHost:
         pictures = pictures_of(order.seconds, self.fps)
         try:
             first = None if order.first is None else self._encode(order.first)
-            draw, chunk = self._drawing(order), self.model.config.chunk_frames
+            painter, chunk = self._loop.first_frame, self.model.config.chunk_frames
+            draw = painter.request(order.prompt, order.seed) if painter and order.draws else None
             request = VideoRequest(
                 prompt=self.model.encode_text(order.prompt),
                 seed=order.seed,
@@ -119,24 +123,11 @@ class VideoHost:
         """How long an order takes from `made` pictures on, as measured; None while that is unknown."""
         pictures = pictures_of(order.seconds, self.fps) - made
         chunks = math.ceil(pictures / (GROUP * self.model.config.chunk_frames))
-        left = self.engine.seconds_left(self._price, chunks=chunks)
-        draw, first = self._drawing(order), self._loop.first_frame
-        if left is None or made or draw is None or first is None:
+        left = self.engine.seconds_left(self._chunk, chunks=chunks)
+        if left is None or made or self._drawn is None or not order.draws:
             return left
-        drawing = self.engine.seconds_left(Price(chunk=first.work(draw)), chunks=1)
+        drawing = self.engine.seconds_left(self._drawn, chunks=1)
         return None if drawing is None else left + drawing
-
-    @property
-    def _price(self) -> Price:
-        frames = self.model.config.chunk_frames
-        return self._loop.price(VideoRequest(prompt=self.model.empty_text, seed=0, latent_frames=frames))
-
-    def _drawing(self, order: VideoOrder) -> PictureRequest | None:
-        """The picture that its first frame is, unless that is given or not wanted."""
-        first = self._loop.first_frame
-        if first is None or order.first is not None or not order.drawn:
-            return None
-        return first.request(order.prompt, order.seed)
 
     def _encode(self, picture: NDArray[np.uint8]) -> torch.Tensor:
         # On the device thread: a second thread that computes slows the first down.

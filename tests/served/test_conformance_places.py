@@ -69,7 +69,6 @@ def closed(live: Live, user: str, query: str = "", **options: Any) -> tuple[int,
 def game_of(live: Live, user: str) -> Iterator[None]:
     """A game that runs by itself after its first picture; over for `/status`, too, when this ends."""
     assert live.upload(user).status_code == 200
-    # Nobody reads while it runs, and a queue that is full would stop the close as well.
     with live.socket(user) as stream:
         stream.unit()
         yield

@@ -54,6 +54,11 @@ class VideoOrder:
     first: NDArray[np.uint8] | None = None
     drawn: bool = True
 
+    @property
+    def draws(self) -> bool:
+        """Whether a host that has a picture model draws the first picture."""
+        return self.drawn and self.first is None
+
 
 class Rollout(Protocol):
     """A video in the making."""
@@ -345,7 +350,7 @@ def first_frame_of(order: VideoOrder, draws_with: str | None) -> str:
     """Where the first picture of an order is from: `given`, `draws_with`, or `none`."""
     if order.first is not None:
         return "given"
-    return draws_with if order.drawn and draws_with is not None else "none"
+    return draws_with if order.draws and draws_with is not None else "none"
 
 
 def _check_wanted(video: Video) -> None:
