@@ -18,7 +18,8 @@ import torch
 import typer
 
 from bench.report import environment, publish
-from worldloop.models.device import pick_device, pick_dtype, set_threads, synchronize
+from worldloop.models.device import pick_device, set_threads, synchronize
+from worldloop.models.precision import Precision
 
 SHAPES = ((68, 1408, 256), (512, 512, 512), (1104, 6912, 1280), (2048, 2048, 2048))
 """(rows, columns, inner) of the products that are tried; the best one counts."""
@@ -94,7 +95,7 @@ def main(
     """Measure this machine."""
     set_threads(threads)
     device = pick_device()
-    chosen = pick_dtype(dtype, device)
+    chosen = Precision.choose(dtype=dtype, device=device).memory
     found = measure(chosen, device)
     rows = [
         ("matrix product", f"{found.multiply_adds / 1e9:.1f} G multiply-adds/s at {found.shape}"),

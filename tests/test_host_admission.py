@@ -67,14 +67,24 @@ def test_a_game_that_the_device_has_no_time_left_for_is_refused(folder: Path) ->
     with opened(folder, rate=1.0, load_limit=1.0) as host:
         frames(begin(host), 4)
         load = host.report().load
-        assert load == 0, "nothing was known of its cost when it began"
+        assert 0 < load < 1, "nothing was known of its cost when it began; now it is"
         second = begin(host)
-        assert 0 < host.report().load < 1
-        host.engine.admission.load_limit = host.report().load * 1.5
+        assert host.report().load > load
+        host.engine.admission.load_limit = host.report().load * 1.25
         with pytest.raises(CapacityError, match="of its time left and this needs"):
             begin(host)
         second.close()
         begin(host)
+
+
+def test_a_host_that_has_warmed_up_knows_what_its_first_game_costs(folder: Path) -> None:
+    with opened(folder, rate=1.0, load_limit=1.0, warmup=True) as host:
+        begin(host)
+        load = host.report().load
+        assert load > 0
+        host.engine.admission.load_limit = load * 1.5
+        with pytest.raises(CapacityError, match="of its time left and this needs"):
+            begin(host)
 
 
 def test_fast_mode_shares_passes_and_exact_mode_never_does(folder: Path) -> None:

@@ -106,8 +106,9 @@ class WorldHost:
             classify=classify,
             relieve=lambda: devices.free_cache(place),
         )
+        seen = self.engine.cost.seen
         try:
-            self._served = self.engine.call(lambda: Served(registry, loading, self._default_id))
+            self._served = self.engine.call(lambda: Served(registry, loading, self._default_id, seen))
             self._follow()
         except BaseException:
             self.engine.close()

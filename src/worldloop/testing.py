@@ -166,14 +166,13 @@ def tiny_world(
     folder.mkdir(parents=True, exist_ok=True)
     model = random_model(seed=seed, **choices)
     config = model.config
-    token = f"{len(config.timesteps)}{'r' if config.cache_mode == 'recache' else 'nr'}"
     autoencoder = folder / "autoencoder.safetensors"
     if not autoencoder.exists():
         save_autoencoder(
             autoencoder, model.autoencoder, model.stats, {"trained_on": "nothing: random weights"}
         )
     save_checkpoint(
-        folder / f"{name or f'tiny-{token}'}.safetensors",
+        folder / f"{name or f'tiny-{config.recipe}'}.safetensors",
         model.network,
         timesteps=config.timesteps,
         timestep_shift=config.timestep_shift,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from worldloop.codec.h264 import H264Encoder, codec_string
+from worldloop.codec.h264 import H264Encoder
 
 sync_api = pytest.importorskip("playwright.sync_api")
 
@@ -46,9 +46,7 @@ def test_webcodecs_gives_back_flat_colours_within_three_levels(colours: Picture)
         # WebCodecs needs a secure origin; nothing leaves this process.
         page.route("**/*", lambda route: route.fulfill(body="<p>", content_type="text/html"))
         page.goto("https://stream.test/")
-        answer = page.evaluate(
-            DECODE, [base64.b64encode(unit.data).decode(), codec_string(unit.data), 160, 96]
-        )
+        answer = page.evaluate(DECODE, [base64.b64encode(unit.data).decode(), "avc1.42C01E", 160, 96])
         browser.close()
 
     picture = np.frombuffer(base64.b64decode(answer), np.uint8).reshape(96, 160, 4)[..., :3]

@@ -45,13 +45,12 @@ def test_rate_size_and_colour_are_written_into_the_file(clip: list[Picture], tmp
     assert data.index(b"moov") < data.index(b"mdat")
 
 
-def test_bytes_are_read_as_a_file_is_and_reading_may_stop_early(clip: list[Picture], tmp_path: Path) -> None:
+def test_bytes_are_read_as_a_file_is(clip: list[Picture], tmp_path: Path) -> None:
     write_mp4(tmp_path / "clip.mp4", clip, fps=12)
 
-    pictures = list(read_video((tmp_path / "clip.mp4").read_bytes(), max_frames=3))
+    pictures = list(read_video((tmp_path / "clip.mp4").read_bytes()))
 
-    assert len(pictures) == 3
-    assert np.array_equal(pictures[2], list(read_video(tmp_path / "clip.mp4"))[2])
+    assert np.array_equal(pictures, list(read_video(tmp_path / "clip.mp4")))
 
 
 def test_a_broken_source_leaves_neither_a_file_nor_a_part(clip: list[Picture], tmp_path: Path) -> None:

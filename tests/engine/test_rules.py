@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -30,7 +31,7 @@ class DeadError(Exception):
 
 
 def classify(error: BaseException) -> Failure:
-    if isinstance(error, DeadError):
+    if isinstance(error, DeadError) or "DeadError" in str(error):  # by its text, as a device's errors are told
         return Failure.DEVICE
     return Failure.MEMORY if isinstance(error, MemoryError) else Failure.SESSION
 
@@ -248,6 +249,94 @@ def test_too_little_memory_ends_one_session_and_gives_the_cache_back_after_it(ca
     assert "big0 failed" in caplog.text
 
 
+@pytest.mark.parametrize(("error", "lost"), [(ValueError("planted"), False), (DeadError("planted"), True)])
+def test_a_cache_that_cannot_be_given_back_stops_nothing_unless_the_device_is_dead(
+    error: Exception, lost: bool, caplog: Any
+) -> None:
+    def fail() -> None:
+        raise error
+
+    loop = CountingLoop(fail_for("big", MemoryError("planted")))
+    engine = Engine(threaded=False, classify=classify, relieve=fail)
+    big, small = (engine.open(loop, {"name": name}) for name in ("big", "small"))
+    futures = big.submit(None), small.submit(None)
+    run(engine)
+
+    assert isinstance(futures[0].exception(0), DeviceMemoryError)
+    assert isinstance(futures[1].exception(0), DeviceLostError) == lost
+    assert (engine.lost is not None) == lost
+    assert "was not given back" in caplog.text
+
+
+def test_an_error_of_the_engine_itself_leaves_nobody_waiting(caplog: Any) -> None:
+    def confused(_: BaseException) -> Failure:
+        raise RuntimeError("planted")
+
+    engine, loop = Engine(), CountingLoop(fail_for("ill", ValueError("any")))
+    engine._classify = confused
+    try:
+        handles = [engine.open(loop, {"name": name}) for name in ("ill", "well")]
+        futures = engine.call(lambda: [handle.submit(None) for handle in handles])
+        for future in futures:
+            with pytest.raises(DeviceLostError, match="the engine failed: RuntimeError: planted"):
+                future.result(WAIT_S)
+        with pytest.raises(DeviceLostError, match="the engine failed"):
+            engine.open(loop, {"name": "c"})
+    finally:
+        engine.close()
+    assert "the engine failed" in caplog.text
+
+
+def test_a_batch_that_gives_too_few_results_is_run_one_by_one(caplog: Any) -> None:
+    class Short(CountingLoop):
+        def _run(self, plans: Any) -> Any:
+            return super()._run(plans)[: max(1, len(plans) - 1)]
+
+    engine, loop = Engine(threaded=False, largest_batch=2), Short(batched=True)
+    futures = [engine.open(loop, {"name": name}).submit(None) for name in "ab"]
+    run(engine)
+
+    assert [future.result(0).index for future in futures] == [0, 0]
+    assert loop.log == [["a", "b"], ["a"], ["b"]]
+
+
+def test_whoever_waits_for_the_end_may_give_up() -> None:
+    engine, loop = Engine(threaded=False), CountingLoop()
+    handle, other = engine.open(loop, {"chunks": 1}), engine.open(loop, {"chunks": 1})
+    assert not handle.done.cancel()
+    run(engine)
+
+    assert [each.done.result(0) for each in (handle, other)] == [1, 1]
+
+
+def test_a_loop_is_asked_again_only_when_its_state_may_have_changed() -> None:
+    asked: list[str] = []
+
+    class Asked(CountingLoop):
+        def next(self, state: Any) -> Any:
+            asked.append(state.name)
+            return super().next(state)
+
+    engine, loop = Engine(threaded=False), Asked()
+    a, b = (engine.open(loop, {"name": name, "steps": 3}) for name in "ab")
+    a.submit(None, due=1.0)
+    b.submit(None, due=2.0)
+    for _ in range(3):
+        engine.tick()
+    assert asked == ["a", "b", "a", "a"]
+
+    engine.tick()
+    assert asked[4:] == ["a"], "it waits; b's plan is known"
+    engine.call(lambda: None)
+    engine.tick()
+    assert asked[5:] == ["a", "b"]
+    engine.tick()
+    assert asked[7:] == ["b"]
+    a.submit(None)
+    engine.tick()
+    assert asked[8:] == ["a", "b"]
+
+
 @pytest.mark.parametrize("where", ["plan", "call", "init"])
 def test_a_dead_device_ends_everyone_and_lets_nobody_in(where: str, caplog: Any) -> None:
     loop = CountingLoop(fail_for("ill", DeadError("planted")))
@@ -275,8 +364,10 @@ def test_a_dead_device_ends_everyone_and_lets_nobody_in(where: str, caplog: Any)
     assert engine.sessions == 0
     assert engine.admission.resident_bytes == 0
     assert engine.lost is not None
-    with pytest.raises(DeviceLostError, match="planted"):
-        engine.open(loop, {"name": "new"})
+    for _ in range(2):
+        with pytest.raises(DeviceLostError, match="planted") as refused:
+            engine.open(loop, {"name": "new"})
+        assert str(refused.value) == engine.lost == "the device is out of service: DeadError: planted"
 
 
 def test_whoever_does_not_fit_is_refused_before_anything_is_made() -> None:
@@ -310,6 +401,31 @@ def test_a_share_comes_back_on_every_path(how: str, caplog: Any) -> None:
             run(engine)
 
     assert engine.admission.free_bytes() == 100
+
+
+def test_a_session_that_began_before_its_cost_was_known_counts_from_its_first_chunk_on() -> None:
+    pace = [0.1]
+    now = itertools.accumulate(itertools.cycle([0.0]), lambda total, _: total + pace[0])
+    loop = CountingLoop()
+    engine = Engine(threaded=False, timer=lambda: next(now), admission=Admission(load_limit=1.0))
+    handles = [engine.open(loop, {"name": name}, rate=2.0) for name in "ab"]
+    assert engine.admission.load == 0
+    for handle in handles:
+        handle.submit(None)
+    run(engine)
+
+    assert engine.admission.load == pytest.approx(0.4)
+    pace[0] = 0.4
+    for _ in range(40):
+        handles[0].submit(None)
+        run(engine)
+    assert engine.admission.load == pytest.approx(0.8 + 0.2, rel=0.05), "b was measured last when all was quick"
+    with pytest.raises(CapacityError, match="this needs"):
+        engine.open(loop, {"name": "c"}, rate=2.0)
+    for handle in handles:
+        handle.close()
+    engine.tick()
+    assert engine.admission.load == 0
 
 
 def test_load_is_measured_and_shared_out() -> None:

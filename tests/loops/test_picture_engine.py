@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,18 +13,14 @@ import torch
 from worldloop.core.errors import SessionEndedError
 from worldloop.core.types import Controls
 from worldloop.engine.admission import Admission
-from worldloop.engine.contract import Done, Emit, Idle, Loop, Plan
+from worldloop.engine.contract import Done, Loop, Plan
 from worldloop.engine.engine import Engine
 from worldloop.loops.model import WorldModel
 from worldloop.loops.picture import PictureLoop, PictureRequest, PictureState
 from worldloop.loops.world import WorldLoop, WorldRequest
-from worldloop.testing import ScriptedPlayer, random_picture_model, run_unit
+from worldloop.testing import random_picture_model, run_unit
 
-PLAYER = ScriptedPlayer.of("w", "wd", "", "a")
-LATENTS = 5
-
-Session = tuple[Loop[Any], Any]
-Order = Callable[[list[int]], int]
+from .interleaved import Order, Session, alone, in_order, in_turn
 
 
 @pytest.fixture(scope="module")
@@ -48,36 +44,6 @@ def sessions(model: WorldModel, pictures: PictureLoop, ask: Callable[..., WorldR
         (world, ask(seed=2, sphere="all")),
         (pictures, wish(seed=1, size=(64, 96), guidance=1.0)),
     ]
-
-
-def begin(session: Session) -> Any:
-    loop, request = session
-    state = loop.init(request)
-    if isinstance(request, WorldRequest):
-        for latent in range(-1, LATENTS):
-            loop.offer(state, Controls() if latent < 0 else PLAYER.controls(latent))
-    return state
-
-
-def in_order(sessions: Sequence[Session], order: Order) -> list[bytes]:
-    """Run sessions one unit at a time; `order` chooses who is next among those with work left."""
-    states = [begin(session) for session in sessions]
-    emits: list[list[Emit]] = [[] for _ in sessions]
-    while ready := [
-        n for n, (loop, _) in enumerate(sessions) if not isinstance(loop.next(states[n]), Idle | Done)
-    ]:
-        chosen = order(ready)
-        emits[chosen] += run_unit(sessions[chosen][0], states[chosen])
-    return [b"".join(emit.frames.tobytes() for emit in each) for each in emits]
-
-
-def alone(sessions: Sequence[Session]) -> list[bytes]:
-    return [in_order([session], lambda ready: ready[0])[0] for session in sessions]
-
-
-def in_turn() -> Order:
-    turns = iter(range(10**6))
-    return lambda ready: ready[next(turns) % len(ready)]
 
 
 @pytest.mark.parametrize("order", [in_turn, lambda: lambda ready: ready[-1], lambda: random.Random(1).choice])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,22 +12,19 @@ import torch
 
 from worldloop.core.errors import SessionEndedError
 from worldloop.core.types import Controls
-from worldloop.engine.contract import Done, Emit, Idle, Loop
+from worldloop.engine.contract import Done, Emit
 from worldloop.engine.engine import Engine
 from worldloop.loops.model import WorldModel
 from worldloop.loops.video import VideoLoop, VideoState
 from worldloop.loops.video_model import VideoModel
 from worldloop.loops.video_request import PromptChange, VideoRequest
 from worldloop.loops.world import WorldLoop, WorldRequest
-from worldloop.testing import ScriptedPlayer, random_video_model, run_unit
+from worldloop.testing import random_video_model, run_unit
 
-PLAYER = ScriptedPlayer.of("w", "wd", "", "a")
-LATENTS = 7
+from .interleaved import LATENTS, PLAYER, Order, Session, alone, in_order, in_turn, pictures
+
 FRAMES = 10
 """Latent frames of a video; its window holds 6."""
-
-Session = tuple[Loop[Any], Any]
-Order = Callable[[list[int]], int]
 
 
 @pytest.fixture(scope="module")
@@ -55,40 +52,6 @@ def sessions(model: WorldModel, video: VideoModel, ask: Callable[..., WorldReque
         (world, ask(seed=2, sphere="all")),
         (videos, request(video, "walk", seed=2, guidance=1.0, solver="euler")),
     ]
-
-
-def pictures(emits: Sequence[Emit]) -> bytes:
-    return b"".join(emit.frames.tobytes() for emit in emits)
-
-
-def begin(session: Session) -> Any:
-    loop, wish = session
-    state = loop.init(wish)
-    if isinstance(wish, WorldRequest):
-        for latent in range(-1, LATENTS):
-            loop.offer(state, Controls() if latent < 0 else PLAYER.controls(latent))
-    return state
-
-
-def in_order(sessions: Sequence[Session], order: Order) -> list[bytes]:
-    """Run sessions one unit at a time; `order` chooses who is next among those with work left."""
-    states = [begin(session) for session in sessions]
-    emits: list[list[Emit]] = [[] for _ in sessions]
-    while ready := [
-        n for n, (loop, _) in enumerate(sessions) if not isinstance(loop.next(states[n]), Idle | Done)
-    ]:
-        chosen = order(ready)
-        emits[chosen] += run_unit(sessions[chosen][0], states[chosen])
-    return [pictures(each) for each in emits]
-
-
-def alone(sessions: Sequence[Session]) -> list[bytes]:
-    return [in_order([session], lambda ready: ready[0])[0] for session in sessions]
-
-
-def in_turn() -> Order:
-    turns = iter(range(10**6))
-    return lambda ready: ready[next(turns) % len(ready)]
 
 
 ORDERS: dict[str, Callable[[], Order]] = {

@@ -37,20 +37,25 @@ def clock(*seconds: float) -> Callable[[], float]:
 
 
 def test_a_compiled_model_fills_its_window_first(compiled: WorldModel) -> None:
-    seen: list[int] = []
+    result = warm_up(compiled, frames=3)
 
-    result = warm_up(compiled, frames=3, on_frame=lambda number, _: seen.append(number))
-
-    assert seen == list(range(1, WINDOW + 3 + 1))
     assert (len(result.seconds), result.fill) == (WINDOW + 3, WINDOW)
     assert result.steady == min(result.seconds[WINDOW:])
 
 
-def test_what_is_not_compiled_plays_its_frames_only(model: WorldModel, compiled: WorldModel) -> None:
-    for which, fill in ((model, True), (compiled, False)):
-        result = warm_up(which, frames=2, window_fill=fill)
-        assert (len(result.seconds), result.fill) == (2, 0)
-        assert result.filling is None
+def test_what_settled_frames_cost_is_told_unit_by_unit(model: WorldModel) -> None:
+    told: list[str] = []
+
+    warm_up(model, frames=5, seen=lambda work, seconds: told.append(work.op) if seconds > 0 else None)
+
+    assert told == ["denoise", "denoise", "denoise", "decode", "write_memory"] * 2
+
+
+def test_what_is_not_compiled_plays_its_frames_only(model: WorldModel) -> None:
+    result = warm_up(model, frames=2)
+
+    assert (len(result.seconds), result.fill) == (2, 0)
+    assert result.filling is None
 
 
 def test_times_are_told_in_one_line(compiled: WorldModel, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""Picking a device, a dtype and threads."""
+"""Picking a device and threads, and what a device can."""
 
 from __future__ import annotations
 
@@ -70,14 +70,12 @@ def test_a_device_that_is_not_there_is_refused(
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_auto_is_bfloat16_where_it_is_native(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
+def test_bfloat16_is_native_from_ampere_on(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
     cuda(monkeypatch, capability=(8, 0) if native else (7, 5))
     monkeypatch.setattr(device, "cpu_has_bf16", lambda: native)
 
     for place in (torch.device("cpu"), torch.device("cuda")):
-        assert device.pick_dtype("auto", place) == (torch.bfloat16 if native else torch.float32)
-        assert device.pick_dtype("fp32", place) == torch.float32
-        assert device.pick_dtype("bf16", place) == torch.bfloat16
+        assert device.multiplies_bf16(place) is native
 
 
 def test_a_device_has_a_name_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,11 +90,6 @@ def test_native_means_dot_products(monkeypatch: pytest.MonkeyPatch, flag: str, h
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {flag: True})
 
     assert device.cpu_has_bf16() is has
-
-
-def test_an_unknown_dtype_is_refused() -> None:
-    with pytest.raises(ValueError, match="dtype='fp8' must be auto, bf16 or fp32"):
-        device.pick_dtype("fp8", torch.device("cpu"))
 
 
 def test_threads_are_those_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,9 +131,8 @@ def test_plans_are_closed_connected_and_have_landmarks() -> None:
         assert (made.emblems[made.walls] > 0).sum() > 10
 
 
-def test_copies_are_independent_and_seeds_decide() -> None:
-    maze = Maze(8)
-    twin = maze.copy()
+def test_mazes_follow_their_seeds_and_share_nothing() -> None:
+    maze, twin = Maze(8), Maze(8)
     steps(maze, FORWARD, 3)
     np.testing.assert_array_equal(twin.step(np.zeros(5))[0], Maze(8).reset())
     assert not np.array_equal(maze.reset(9), Maze(8).reset())

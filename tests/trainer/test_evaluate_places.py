@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ class Forgetful:
         self._world, self._left = world, after
 
     def step(self, action: Sequence[float]) -> np.ndarray:
-        before = self._world.copy()
+        before = deepcopy(self._world)
         if self._left == 0:
             self._world.seed += 1000
         self._left -= 1

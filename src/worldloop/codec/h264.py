@@ -38,8 +38,6 @@ ENCODERS: dict[str, dict[str, str]] = {
 }
 """Encoders that give one access unit a picture, with the options that make them do so."""
 
-_SEQUENCE_PARAMETERS = 7
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccessUnit:
@@ -178,20 +176,6 @@ class H264Decoder:
                 f"not a readable H.264 access unit ({error.strerror}); a stream starts at a key frame"
             ) from error
         return [self._reader.read(frame) for frame in frames]
-
-
-def codec_string(data: bytes) -> str:
-    """The codec's name as browsers take it, such as `avc1.42C00B`, from a key frame's Annex-B bytes.
-
-    Raises:
-        InvalidInputError: no sequence parameter set, so not a key frame.
-    """
-    start = data.find(b"\x00\x00\x01")
-    while start >= 0 and start + 6 < len(data):
-        if data[start + 3] & 0x1F == _SEQUENCE_PARAMETERS:
-            return "avc1." + data[start + 4 : start + 7].hex().upper()
-        start = data.find(b"\x00\x00\x01", start + 3)
-    raise InvalidInputError("no sequence parameter set in these bytes; a key frame's access unit has one")
 
 
 def _check_settings(*, fps: float, bitrate: int, gop: int, encoder: str, crf: float | None) -> None:

@@ -57,27 +57,20 @@ def write_mp4(
         return _write(partial, frames, fps=fps, crf=crf, scale=scale)
 
 
-def read_video(
-    source: str | os.PathLike[str] | bytes, *, max_frames: int | None = None
-) -> Iterator[NDArray[np.uint8]]:
+def read_video(source: str | os.PathLike[str] | bytes) -> Iterator[NDArray[np.uint8]]:
     """The pictures of an MP4, MOV, WebM, MKV or AVI file, in order, each uint8 `[H, W, 3]` and upright.
 
     Raises:
         PictureError: not such a file, no video in it, or damaged; also in mid-iteration.
         OSError: the file cannot be opened.
     """
-    if max_frames is not None and max_frames < 1:
-        raise SettingsError(f"max_frames {max_frames}: must be 1 or more, or None for all")
     name = "the video" if isinstance(source, bytes) else f"video {Path(source).name!r}"
     with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
         container = video_container(file.read(64))
         if container is None:
             raise PictureError(f"{name} is of no known kind; use MP4, MOV, WebM, MKV or AVI")
         file.seek(0)
-        for index, picture in enumerate(_pictures(file, container=container, name=name, max_pixels=None)):
-            yield picture
-            if max_frames is not None and index + 1 >= max_frames:
-                return
+        yield from _pictures(file, container=container, name=name, max_pixels=None)
 
 
 def first_frame(data: bytes, *, container: str, name: str, max_pixels: int) -> NDArray[np.uint8]:

@@ -26,7 +26,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 """What Pillow may try. Formats that run other programs or open other files are not among them."""
 
 FILES: dict[str, dict[str, Any]] = {
-    "png": {},
+    "png": {"compress_level": 6},
     "jpeg": {"quality": 95, "subsampling": 0, "optimize": False, "progressive": False},
     "webp": {"lossless": True, "quality": 75, "method": 4, "exact": True},
 }
@@ -108,18 +108,6 @@ def cover_crop(picture: NDArray[np.uint8], *, height: int, width: int) -> NDArra
     return np.asarray(scaled, np.uint8).copy()
 
 
-def write_png(picture: NDArray[np.uint8]) -> bytes:
-    """A PNG of uint8 `[H, W, 3]`. Fixed settings and no metadata: equal pixels give equal bytes.
-
-    Raises:
-        InvalidInputError: another shape or type.
-    """
-    _check(picture)
-    buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, format="PNG", compress_level=6)
-    return buffer.getvalue()
-
-
 def encode_picture(picture: NDArray[np.uint8], kind: str) -> bytes:
     """A file of uint8 `[H, W, 3]`. Fixed settings and no metadata: equal pixels give equal bytes on one build.
 
@@ -132,8 +120,6 @@ def encode_picture(picture: NDArray[np.uint8], kind: str) -> bytes:
     """
     if kind not in FILES:
         raise InvalidInputError(f"format {kind!r} must be one of {', '.join(FILES)}")
-    if kind == "png":
-        return write_png(picture)
     _check(picture)
     buffer = io.BytesIO()
     try:

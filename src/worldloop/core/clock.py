@@ -15,6 +15,9 @@ from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
+TURNS = 20
+"""Turns of the event loop that `ManualClock` gives to whoever it woke."""
+
 
 class Clock(Protocol):
     """Where times and waits come from."""
@@ -82,22 +85,22 @@ class ManualClock:
         """Move time without waking anyone; for code that only compares times."""
         self._now += seconds
 
-    async def advance(self, seconds: float, *, turns: int = 20) -> None:
-        """Move time, waking sleepers in order of their due times; the loop gets `turns` turns after each."""
+    async def advance(self, seconds: float) -> None:
+        """Move time, waking sleepers in order of their due times; the loop gets `TURNS` turns after each."""
         target = self._now + seconds
-        await _turns(turns)
+        await _turns()
         while self._sleepers and self._sleepers[0][0] <= target:
             due, _, future = heapq.heappop(self._sleepers)
             self._now = max(self._now, due)
             if not future.done():
                 future.set_result(None)
-                await _turns(turns)
+                await _turns()
         self._now = max(self._now, target)
-        await _turns(turns)
+        await _turns()
 
 
-async def _turns(count: int) -> None:
-    for _ in range(count):
+async def _turns() -> None:
+    for _ in range(TURNS):
         await asyncio.sleep(0)
 
 

@@ -20,6 +20,8 @@ SCHEMA: Final = 1
 _ORDER: Final = {
     "prompt": str, "negative": str, "size": list, "seed": int, "steps": int, "guidance": float, "shift": float,
 }  # fmt: skip
+_MADE: Final = ("noise_hash", "pixel_hash", "file_hash")
+"""What tells whether the same came out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +98,7 @@ class Receipt:
             then, now = self.machine.get(name), other.machine.get(name)
             if then != now:
                 lines.append(f"{name}: {then} then, {now} now")
-        for name in ("noise_hash", "pixel_hash", "file_hash"):
+        for name in _MADE:
             then, now = getattr(self, name), getattr(other, name)
             if then != now:
                 lines.append(f"{name}: {then[:12]} then, {now[:12]} now")
@@ -104,11 +106,7 @@ class Receipt:
 
     def same_bytes(self, other: Receipt) -> bool:
         """Whether noise, pixels and file are equal."""
-        return (self.noise_hash, self.pixel_hash, self.file_hash) == (
-            other.noise_hash,
-            other.pixel_hash,
-            other.file_hash,
-        )
+        return all(getattr(self, name) == getattr(other, name) for name in _MADE)
 
 
 def _check(where: str, found: Mapping[str, Any], kinds: Mapping[str, type]) -> None:

@@ -80,6 +80,11 @@ class Admission:
         self._check_memory(share)
         self._check_load(share)
 
+    def revise(self, key: Hashable, share: Share) -> None:
+        """What a share is by now, as it was measured meanwhile. Does nothing when it was given back."""
+        if key in self._shares:
+            self._shares[key] = share
+
     def release(self, key: Hashable) -> None:
         """Give a share back. Does nothing when there is none."""
         self._shares.pop(key, None)

@@ -137,10 +137,12 @@ class Engine:
         def make() -> Handle[StateT]:
             if self.lost is not None:
                 raise DeviceLostError(self.lost)
-            session = next(self._ids)
-            self.admission.admit(session, self.share(loop.price(request), rate))
+            session, price = next(self._ids), loop.price(request)
+            self.admission.admit(session, self.share(price, rate))
             try:
-                handle = Handle(self, session, loop, loop.init(request), keep_chunks=keep_chunks)
+                handle = Handle(
+                    self, session, loop, loop.init(request), price=price, rate=rate, keep_chunks=keep_chunks
+                )
             except BaseException:
                 self.admission.release(session)
                 raise
@@ -173,12 +175,12 @@ class Engine:
             DeviceMemoryError, DeviceLostError: in place of the device's own error.
         """
         if self._thread is None or threading.current_thread() is self._thread:
-            return self._guarded(work)
+            return self._between_plans(work)
         future: Future[ValueT] = Future()
 
         def run() -> None:
             try:
-                future.set_result(self._guarded(work))
+                future.set_result(self._between_plans(work))
             except BaseException as error:  # noqa: BLE001 -- handed to the caller, who raises it
                 future.set_exception(error)
 
@@ -198,7 +200,7 @@ class Engine:
         if self._sessions.pop(handle.session, None) is None:
             return
         handle.ended = reason if error is None else str(error)
-        state, handle.state = handle.state, None
+        state, handle.state, handle.asked = handle.state, None, None
         value: Any = None
         try:
             value = handle.loop.finalize(state)
@@ -233,7 +235,7 @@ class Engine:
             if handle.stands_still:
                 continue
             try:
-                plan = handle.loop.next(handle.state)
+                plan = handle.asked = handle.asked or handle.loop.next(handle.state)
             except Exception as error:  # noqa: BLE001 -- one session's failure is not another's
                 self._fail([handle], error, "next")
                 continue
@@ -251,11 +253,13 @@ class Engine:
                 )
         return ready
 
-    def _guarded(self, work: Callable[[], ValueT]) -> ValueT:
+    def _between_plans(self, work: Callable[[], ValueT]) -> ValueT:
+        for handle in self._sessions.values():
+            handle.asked = None  # the work may change any session's state
         try:
             return work()
         except Exception as error:
-            if self._classify(error) is Failure.SESSION:
+            if isinstance(error, EngineError) or self._classify(error) is Failure.SESSION:
                 raise
             failure = self._meaning(error)
             self._answer(failure, ())
@@ -272,27 +276,30 @@ class Engine:
         began = self.timer()
         try:
             results = [loop.ops[op](plans[0])] if len(plans) == 1 else loop.batch_ops[op](plans)
+            done = list(zip(handles, plans, results, strict=True))
         except Exception as error:  # noqa: BLE001 -- one session's failure is not another's
             if len(batch) == 1 or self._classify(error) is Failure.DEVICE:
                 self._fail(handles, error, plans[0].label)
             else:
                 # A plan may be run twice: alone, only the one at fault fails.
-                self._relieve()
+                self._give_back()
                 for each in batch:
                     self._run([each])
             return
         seconds = self.timer() - began
         self.busy_s += seconds
-        for handle, plan, result in zip(handles, plans, results, strict=True):
+        for handle, plan, result in done:
             self.cost.seen(plan.work, seconds / len(plans))
             self._advance(handle, plan, result, seconds / len(plans))
 
     def _advance(self, handle: Handle[Any], plan: Plan, result: Result, seconds: float) -> None:
         handle.device_s[plan.op] = handle.device_s.get(plan.op, 0.0) + seconds
+        handle.asked = None
         try:
             handle.state = handle.loop.advance(handle.state, result)
             for emit in result.emits:
                 handle.deliver(emit)
+                self.admission.revise(handle.session, self.share(handle.price, handle.rate))
         except Exception as error:  # noqa: BLE001
             self._fail([handle], error, plan.label)
 
@@ -319,11 +326,26 @@ class Engine:
         for handle in handles:
             self.end(handle, failure)
         if isinstance(failure, DeviceMemoryError):
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """What the device has cached; a device that cannot even do that is lost."""
+        try:
             self._relieve()
+        except Exception as error:
+            logger.exception("the device's cache was not given back")
+            if self._classify(error) is Failure.DEVICE:
+                self._answer(self._meaning(error), ())
 
     def _work(self) -> None:
         while not self._closed:
-            if self.tick():
+            try:
+                ticked = self.tick()
+            except Exception as error:  # nothing may leave callers waiting for a thread that is gone
+                logger.exception("the engine failed")
+                self._answer(DeviceLostError(f"the engine failed: {type(error).__name__}: {error}"), ())
+                continue
+            if ticked:
                 continue
             with self._wake:
                 if not self._commands and not self._closed:

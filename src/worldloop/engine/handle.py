@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, Generic, Protocol
 
 from worldloop.core.errors import BusyError, SessionEndedError
-from worldloop.engine.contract import Emit, Loop, StateT
+from worldloop.engine.contract import Done, Emit, Idle, Loop, Plan, Price, StateT
 
 MAX_INPUTS = 64
 """Inputs of one session that may wait."""
@@ -40,9 +40,12 @@ class Handle(Generic[StateT]):
         engine: whose it is.
         session: its number.
         state: its own.
+        price: what it was let in for.
+        rate: chunks a second that it must make; 0 for work that may wait.
         keep_chunks: whether every chunk waits for `take`; without it, only inputs' futures get theirs.
 
     Attributes:
+        asked: what the loop's `next` said of the state as it is; None when it is to be asked again.
         state: None once it has ended, so that a kept handle keeps no memory.
         ended: why it ended, or None.
         done: what `finalize` gave when the loop was done, or the reason why it was not.
@@ -51,16 +54,28 @@ class Handle(Generic[StateT]):
     """
 
     def __init__(
-        self, engine: Owner, session: int, loop: Loop[StateT], state: StateT, *, keep_chunks: bool = False
+        self,
+        engine: Owner,
+        session: int,
+        loop: Loop[StateT],
+        state: StateT,
+        *,
+        price: Price,
+        rate: float = 0.0,
+        keep_chunks: bool = False,
     ) -> None:
         self._engine = engine
         self.session = session
         self.loop = loop
         self.state: StateT | None = state
+        self.asked: Plan | Idle | Done | None = None
+        self.price = price
+        self.rate = rate
         self.last_tick = -1
         self.device_s: dict[str, float] = {}
         self.ended: str | None = None
         self.done: Future[Any] = Future()
+        self.done.set_running_or_notify_cancel()
         self.on_close: Callable[[], None] | None = None
         self.on_emit: Callable[[Emit], None] | None = None
         self.due = math.inf
@@ -148,6 +163,7 @@ class Handle(Generic[StateT]):
         elif len(self._waiting) >= MAX_INPUTS:
             future.set_exception(BusyError(f"{MAX_INPUTS} inputs wait already: take their chunks first"))
         else:
+            self.asked = None
             try:
                 self._waiting[self.loop.offer(self.state, value)] = future, due
             except Exception as error:  # noqa: BLE001 -- told to whoever offered it; the session goes on

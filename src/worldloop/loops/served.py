@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from worldloop.core.errors import InvalidInputError
 from worldloop.core.files import file_hash
 from worldloop.core.telemetry import log_event
+from worldloop.engine.contract import Work
 from worldloop.loops.model import WorldModel
 from worldloop.loops.picture_model import StartLatent
 from worldloop.loops.profile import Profile, profile_steady
@@ -50,6 +52,7 @@ class Served:
         registry: what can be served; its entries follow the files when they are loaded.
         loading: how.
         model_id: what is served first.
+        seen: is told what the units of warm-ups cost, see `warmup.warm_up`.
 
     Attributes:
         model: the loaded model.
@@ -61,8 +64,14 @@ class Served:
         profile: of the model that was served first, or None when none was asked for.
     """
 
-    def __init__(self, registry: Registry, loading: Loading, model_id: str) -> None:
-        self.registry, self._loading = registry, loading
+    def __init__(
+        self,
+        registry: Registry,
+        loading: Loading,
+        model_id: str,
+        seen: Callable[[Work, float], None] | None = None,
+    ) -> None:
+        self.registry, self._loading, self._seen = registry, loading, seen
         self.active: str | None = None
         self.switches = 0
         _log_checkpoints(registry)
@@ -122,7 +131,7 @@ class Served:
         )
         model.config = entry.config
         if how.warmup:
-            warm_up(model, frames=how.warmup_frames)
+            warm_up(model, frames=how.warmup_frames, seen=self._seen)
         return model
 
     def _take(self, model: WorldModel, entry: Entry, digest: str) -> None:

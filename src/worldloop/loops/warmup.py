@@ -15,6 +15,7 @@ import torch
 
 from worldloop.core.telemetry import log_event
 from worldloop.core.types import Controls
+from worldloop.engine.contract import Plan, Work
 from worldloop.loops.model import WorldModel
 from worldloop.loops.units import run_unit
 from worldloop.loops.world import WorldLoop, WorldRequest, WorldState
@@ -75,16 +76,15 @@ def warm_up(
     model: WorldModel,
     *,
     frames: int,
-    window_fill: bool = True,
-    on_frame: Callable[[int, float], None] | None = None,
+    seen: Callable[[Work, float], None] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> WarmUp:
     """Play a game that nobody sees and log one line about it.
 
     Args:
         frames: body frames of the game; when the model is compiled, those after the window is full.
-        window_fill: whether a compiled model's game fills its window first.
-        on_frame: called with the number, from 1, and the seconds of each body frame.
+        seen: called with the work and the seconds of each unit of the settled frames, so that the first player's game
+            has a known cost.
         clock: seconds.
 
     Raises:
@@ -93,29 +93,30 @@ def warm_up(
     if frames < 1:
         raise ValueError(f"frames={frames} must be at least 1")
     config = model.config.model
-    fill = config.summary_window_frames if model.compile.any and window_fill else 0
+    fill = config.summary_window_frames if model.compile.any else 0
     # No further than the rotary table reaches: a memory that is rebuilt there is no steady state.
     total = min(fill + frames, config.rope_table_len - 2)
     loop = WorldLoop(model)
     state = loop.init(WorldRequest(latent=torch.zeros(1, *model.latent_shape, device=model.device), seed=0))
-    _frame(loop, state)
+    _frame(loop, state, None)
     seconds = []
     for number in range(1, total + 1):
         began = clock()
-        _frame(loop, state)
+        _frame(loop, state, seen if number > min(SETTLED, total - 1) else None)
         synchronize(model.device)
         seconds.append(clock() - began)
-        if on_frame is not None:
-            on_frame(number, seconds[-1])
     result = WarmUp(seconds=tuple(seconds), fill=fill)
     _tell(model, result)
     return result
 
 
-def _frame(loop: WorldLoop, state: WorldState) -> None:
+def _frame(loop: WorldLoop, state: WorldState, seen: Callable[[Work, float], None] | None) -> None:
     loop.offer(state, Controls())
     while state.pending or state.current is not None:
+        plan, began = loop.next(state), time.perf_counter()
         run_unit(loop, state)
+        if seen is not None and isinstance(plan, Plan):
+            seen(plan.work, time.perf_counter() - began)
 
 
 def _tell(model: WorldModel, result: WarmUp) -> None:

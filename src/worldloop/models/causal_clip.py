@@ -26,7 +26,7 @@ class CausalClip:
         config: the memory that is served.
         frames: T, a multiple of the chunk; one more when `first`.
         first: whether frame 0 is a chunk of its own, as a start picture is.
-        dtype, device: of angles and mask.
+        dtype: of angles and mask.
 
     Attributes:
         lead: empty frames before frame 0 that make its chunk whole.
@@ -43,7 +43,6 @@ class CausalClip:
         *,
         first: bool = False,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
     ) -> None:
         self.config = config
         self.lead = config.chunk - 1 if first else 0
@@ -62,11 +61,11 @@ class CausalClip:
         moved = sink + (ends - config.window).clamp_min(0)[:, None]
         seen = torch.cat((sink < starts[:, None], recent >= config.sink, own >= 0), dim=1)
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, float("-inf"))
-        self.mask = mask.repeat_interleave(config.tokens, dim=1)[:, None, None, None].to(device)
-        rope = GridRope(config.head_dim, config.grid, dtype=dtype, device=device)
+        self.mask = mask.repeat_interleave(config.tokens, dim=1)[:, None, None, None]
+        rope = GridRope(config.head_dim, config.grid, dtype=dtype)
         self._own, self._moved = self._angles(rope, own), self._angles(rope, moved)
-        self._recent = (recent + self.lead).clamp_min(0).to(device)
-        self._sink = (sink[0] + self.lead).to(device)
+        self._recent = (recent + self.lead).clamp_min(0)
+        self._sink = sink[0] + self.lead
 
     def turned(self, x: Tensor) -> Tensor:
         """Queries or keys `[B, G, 2, H, R, K]` at their own frames."""
@@ -117,7 +116,6 @@ def clip_velocity(
     timesteps: Tensor,
     text: Tensor,
     *,
-    context_timestep: float = 0.0,
     block_fn: BlockFn | None = None,
 ) -> Tensor:
     """Velocity of every noisy chunk that reads clean chunks before it, float32 at least, `[B, T, C, y, x]`.
@@ -127,7 +125,6 @@ def clip_velocity(
         noisy: x at `timesteps`, the same shape.
         timesteps: one a chunk, `[B, G]`.
         text: as of `CausalTransformer.text`.
-        context_timestep: of the passes that write the memory.
         block_fn: a faster `clip_block`, such as a compiled one.
     """
     both = torch.stack((clean, noisy), dim=1)
@@ -135,7 +132,7 @@ def clip_velocity(
     batch, height, width = len(clean), *clean.shape[-2:]
     x = model.rows(both.flatten(0, 1))  # [B * 2, G * R, D]
     x = x.unflatten(0, (batch, 2)).unflatten(2, (clip.chunks, -1)).transpose(1, 2)
-    told = torch.stack((torch.full_like(timesteps, context_timestep), timesteps), dim=2)
+    told = torch.stack((torch.zeros_like(timesteps), timesteps), dim=2)
     condition = model.condition(told)
     cross = model.cross(text)
     run = block_fn or clip_block

@@ -11,7 +11,6 @@ autoencoders. A refusal is a `CheckpointError` with the file, the fact, what was
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -19,11 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from worldloop.core.errors import CheckpointError
-from worldloop.core.files import replacing
 from worldloop.models import stored
 from worldloop.models.causal import CausalConfig, CausalTransformer
 from worldloop.models.causal_memory import CausalMemoryConfig
@@ -186,8 +183,7 @@ def save_video(
         "step": config.step,
     }
     tensors = {key: value.detach().to(dtype).contiguous() for key, value in network.state_dict().items()}
-    with replacing(path) as fresh:
-        save_file(tensors, fresh, metadata={"config": json.dumps(saved)})
+    stored.save(path, tensors, saved)
 
 
 def plain_name(key: str) -> str:

@@ -79,10 +79,20 @@ class CheckpointConfig:
     saved: Mapping[str, Any]
 
     @property
+    def recipe(self) -> str:
+        """How a frame is made, as file names say it: `3r` is three passes and recache, `3nr` without."""
+        return recipe_token(len(self.timesteps), self.cache_mode)
+
+    @property
     def trained_window(self) -> int:
         """The file's own memory window; `model` has the served one."""
         window: int = self.saved["summary_window_frames"]
         return window
+
+
+def recipe_token(passes: int, cache_mode: str) -> str:
+    """The part of a file name that says how a frame is made, such as `3r`."""
+    return f"{passes}{'r' if cache_mode == 'recache' else 'nr'}"
 
 
 def parse_config(

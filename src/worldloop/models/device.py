@@ -1,4 +1,4 @@
-"""The one file that says "cuda": picks a device, a dtype and a number of threads, and says why.
+"""The one file that says "cuda": picks a device and a number of threads, and tells what they can.
 
 Called by whoever assembles a model (`api`, `cli`, `trainer`).
 """
@@ -40,19 +40,6 @@ def pick_device(name: str = "auto") -> torch.device:
         there = f"it sees {count}, numbered from 0" if count else "it sees none (is the driver installed?)"
         raise InvalidInputError(f"device={name!r} must be a CUDA device that torch sees; {there}")
     return torch.device("cuda", index) if match[1] else torch.device("cuda")
-
-
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the device multiplies it natively, else float32.
-
-    Raises:
-        InvalidInputError: an unknown name.
-    """
-    if name == "auto":
-        return torch.bfloat16 if multiplies_bf16(device) else torch.float32
-    if name not in DTYPES:
-        raise InvalidInputError(f"dtype={name!r} must be auto, {' or '.join(DTYPES)}")
-    return DTYPES[name]
 
 
 def multiplies_bf16(device: torch.device) -> bool:

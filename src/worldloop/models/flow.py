@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -19,13 +19,15 @@ from torch import Tensor
 TRAIN_STEPS = 1000
 MAX_STEPS = 200
 
+SigmaT = TypeVar("SigmaT", float, Tensor)
+
 Solver = Literal["euler", "renoise"]
 """`euler` follows the velocity; `renoise` goes to x0 and adds fresh noise, as few-step students are trained to."""
 
 SOLVERS: tuple[str, ...] = get_args(Solver)
 
 
-def shifted(sigma: float, shift: float) -> float:
+def shifted(sigma: SigmaT, shift: float) -> SigmaT:
     """Sigma in [0, 1] after a shift, which moves time towards noise: s * sigma / (1 + (s - 1) * sigma)."""
     return shift * sigma / (1 + (shift - 1) * sigma)
 

@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+SINUSOIDS = 64
+"""Waves that a number is told by; each gives a cosine and a sine."""
+
 
 class HeadNorm(nn.Module):
     """RMS norm over each head (Zhang & Sennrich 2019, arXiv:1910.07467) with one gain a head and channel."""
@@ -47,11 +50,11 @@ def film(x_BRD: Tensor, shift_D: Tensor, scale_D: Tensor) -> Tensor:
 class NumberEmbedding(nn.Module):
     """A number to S channels: sinusoids of wavelengths 1 to `period`, then two linear layers."""
 
-    def __init__(self, out: int, *, period: float, sinusoids: int = 64) -> None:
+    def __init__(self, out: int, *, period: float) -> None:
         super().__init__()
-        self.hidden = nn.Linear(2 * sinusoids, out)
+        self.hidden = nn.Linear(2 * SINUSOIDS, out)
         self.out = nn.Linear(out, out)
-        frequencies = torch.exp(-math.log(period) * torch.arange(sinusoids) / sinusoids)
+        frequencies = torch.exp(-math.log(period) * torch.arange(SINUSOIDS) / SINUSOIDS)
         # Numbers that bfloat16 holds exactly: no cast on the way to serving changes what a timestep looks like.
         frequencies = frequencies.bfloat16().float()
         self.register_buffer("frequencies", frequencies, persistent=False)

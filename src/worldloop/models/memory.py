@@ -67,11 +67,6 @@ class MemoryConfig:
         """Rows a block: 6,528 for the published size at W = 24."""
         return self.sum_start + (self.window - self.raw_window) * self.summary_tokens
 
-    @property
-    def whole_capacity(self) -> int:
-        """Rows if every frame of the window were kept whole: 26,208 for the published size at W = 24."""
-        return self.raw_tokens * (self.window + 2)
-
     def rows_read(self, frame: int) -> int:
         """Rows that frame `frame` reads while it is in the making, its own record included."""
         if frame == 0:
@@ -79,11 +74,6 @@ class MemoryConfig:
         raw = min(frame, self.raw_window + 1)
         summaries = min(max(frame - 1 - self.raw_window, 0), self.window - self.raw_window)
         return self.record * (1 + raw) + self.summary_tokens * summaries
-
-    @property
-    def max_relative_frames(self) -> int:
-        """Largest distance in frames between a query and a key."""
-        return self.window + self.sink_gap_max
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,13 +10,13 @@ else the server's own when the name carries `rec`, else none. Weights are not re
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from worldloop.core.errors import CheckpointError, InvalidInputError
 from worldloop.core.files import file_hash
-from worldloop.models.config import ARCHITECTURE, CheckpointConfig
+from worldloop.models.config import ARCHITECTURE, CheckpointConfig, recipe_token
 from worldloop.models.memory import Recency
 from worldloop.models.weights import read_config
 
@@ -51,7 +51,11 @@ class Name:
     @property
     def recipe(self) -> str | None:
         """The token, such as `3r`."""
-        return None if self.steps is None else f"{self.steps}{'r' if self.cache_mode == 'recache' else 'nr'}"
+        return (
+            None
+            if self.steps is None or self.cache_mode is None
+            else recipe_token(self.steps, self.cache_mode)
+        )
 
     @classmethod
     def parse(cls, file: str) -> Name:
@@ -123,7 +127,7 @@ class Entry:
         """The entry of `GET /models`."""
         config, model, bias = self.config, self.config.model, self.config.recency
         return {
-            "recipe": f"{len(config.timesteps)}{'r' if config.cache_mode == 'recache' else 'nr'}",
+            "recipe": config.recipe,
             "steps": len(config.timesteps),
             "cache_mode": config.cache_mode,
             "timesteps": list(config.timesteps),
@@ -131,9 +135,7 @@ class Entry:
             "raw_window_frames": model.raw_window_frames,
             "summary_window_frames": model.summary_window_frames,
             "sink_gap_max": model.sink_gap_max,
-            "recency": None if bias is None else {
-                "flat_until": bias.flat_until, "decay_end": bias.decay_end, "beta": bias.beta, "gamma": bias.gamma,
-            },
+            "recency": None if bias is None else asdict(bias),
             "recency_source": self.recency_source,
             "noise_schedule": f"{config.schedule.name}:{config.schedule.ratio}",
             "train_step": config.step,
@@ -141,7 +143,7 @@ class Entry:
             "labels": list(self.name.labels),
             "focus": "diamond" if model.focus_region else "none",
             "profile": self.profile,
-        }  # fmt: skip
+        }
 
     def line(self) -> dict[str, Any]:
         """The facts of one line of the log."""
@@ -352,7 +354,7 @@ def read_entry(path: Path, rules: Rules | None = None) -> Entry:
             f"the name says {told[0]} steps, {told[1]}; the config says {is_so[0]}, {is_so[1]}",
             key="name",
             found=name.recipe,
-            allowed=f"{is_so[0]}{'r' if is_so[1] == 'recache' else 'nr'}",
+            allowed=config.recipe,
         )
     bias, source = rules.recency(name, config)
     last = config.model.summary_window_frames + 1

@@ -1,20 +1,24 @@
-"""What stands in weight files, before anyone asks what it means. Never runs code from a file.
+"""Weight files as they are, whatever they mean. Never runs code from a file.
 
-Owns reading safetensors with a JSON config in the metadata, and torch files with weights_only=True. Does not own what a
-config must hold or which weights belong together (`weights`, `causal_weights`). A refusal is a `CheckpointError`.
+Owns reading and writing safetensors with a JSON config in the metadata, and reading torch files with weights_only=True.
+Does not own what a config must hold or which weights belong together (`weights`, `causal_weights`). A refusal is a
+`CheckpointError`.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from worldloop.core.errors import CheckpointError
+from worldloop.core.files import replacing
 
 
 def metadata(path: Path) -> dict[str, str]:
@@ -47,6 +51,13 @@ def tensors(path: Path) -> dict[str, Tensor]:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 -- not a dict
     except (SafetensorError, OSError) as error:
         raise CheckpointError(path.name, f"not a readable safetensors file: {error}") from error
+
+
+def save(path: Path, weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write a safetensors file with its config; it appears whole or not at all."""
+    # One key: safetensors writes several in any order, and equal checkpoints would get different hashes.
+    with replacing(path) as fresh:
+        save_file(weights, fresh, metadata={"config": json.dumps(config)})
 
 
 def torch_file(path: Path) -> Any:

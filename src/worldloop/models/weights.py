@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from worldloop.core.errors import CheckpointError
-from worldloop.core.files import file_hash, replacing
+from worldloop.core.files import file_hash
 from worldloop.models import stored
 from worldloop.models.autoencoder import Autoencoder, AutoencoderConfig, LatentStats
 from worldloop.models.config import FORMAT, CheckpointConfig, ConfigError, parse_config
@@ -145,13 +144,8 @@ def save_checkpoint(
         "trained_on": trained_on,
         **facts,
     }  # fmt: skip
-    # One key: safetensors writes several in any order, and equal checkpoints would get different hashes.
-    metadata = {"config": json.dumps({**config, "step": step})}
-    _write(
-        path,
-        {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()},
-        metadata,
-    )
+    weights = {key: value.detach().to(dtype).contiguous() for key, value in model.state_dict().items()}
+    stored.save(path, weights, {**config, "step": step})
 
 
 def save_autoencoder(path: Path, model: Autoencoder, stats: LatentStats, facts: Mapping[str, Any]) -> None:
@@ -161,7 +155,7 @@ def save_autoencoder(path: Path, model: Autoencoder, stats: LatentStats, facts: 
     }
     for name in ("first_mean", "first_std", "rest_mean", "rest_std"):
         tensors[f"stats.{name}"] = getattr(stats, name).float().contiguous().clone()
-    _write(path, tensors, {"config": json.dumps({"model": model.config.to_dict(), **facts})})
+    stored.save(path, tensors, {"model": model.config.to_dict(), **facts})
 
 
 def load_autoencoder(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Autoencoder, LatentStats]:
@@ -257,11 +251,6 @@ def _checked(path: Path, key: str, value: Any, own: Tensor) -> Tensor:
 def _put(own: Tensor, value: Tensor) -> None:
     with torch.no_grad():
         own.copy_(value)
-
-
-def _write(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    with replacing(path) as fresh:
-        save_file(tensors, fresh, metadata=metadata)
 
 
 def parameter_count(model: nn.Module) -> int:

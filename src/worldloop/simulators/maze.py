@@ -10,15 +10,14 @@ Everything starts at rest and eases in and out; a step turns by 5 degrees at mos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worldloop.core.errors import InvalidInputError
 from worldloop.simulators.labyrinth import plan
-from worldloop.simulators.raycast import EYE_HEIGHT, HEIGHT, WIDTH, Eyes, render
+from worldloop.simulators.raycast import EYE_HEIGHT, Eyes, render
 
 FRAMES_PER_STEP: Final = 4
 
@@ -130,9 +129,6 @@ class Maze:
         seed: the maze; any integer from 0 on.
     """
 
-    frames_per_step: ClassVar[int] = FRAMES_PER_STEP
-    frame_size: ClassVar[tuple[int, int]] = (HEIGHT, WIDTH)
-
     def __init__(self, seed: int) -> None:
         self.reset(seed)
 
@@ -166,7 +162,3 @@ class Maze:
     def lift(self) -> float:
         """How far a jump lifts the eye, in wall heights."""
         return float(self._world.heights()[0])
-
-    def copy(self) -> Maze:
-        """An independent maze in the same state."""
-        return deepcopy(self)

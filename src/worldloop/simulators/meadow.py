@@ -11,8 +11,7 @@ A step is one latent: 4 RGB frames that scroll 4 pixels each and end aligned to 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,12 +106,6 @@ class Meadow:
         facing: one of "nswe".
     """
 
-    tile_size: ClassVar[int] = TILE_SIZE
-    view: ClassVar[tuple[int, int]] = VIEW
-    frames_per_step: ClassVar[int] = FRAMES_PER_STEP
-    frame_size: ClassVar[tuple[int, int]] = FRAME_SIZE
-    walker_cell: ClassVar[tuple[int, int]] = WALKER_CELL
-
     def __init__(self, seed: int) -> None:
         self.reset(seed)
 
@@ -154,10 +147,6 @@ class Meadow:
     def caption(self) -> str:
         """What is in view, in words, from the simulator's own labels."""
         return captions.describe(self.window(), WALKER_CELL)
-
-    def copy(self) -> Meadow:
-        """An independent world in the same state."""
-        return deepcopy(self)
 
     def _picture(self, down: int, right: int, pose: int) -> NDArray[np.uint8]:
         """The view `down` and `right` pixels from the walker's tile: a crop of one tile more on each side."""

@@ -45,12 +45,12 @@ class Curve:
     y_range: tuple[float, float] | None = None
 
 
-def sheet(curves: list[Curve], columns: int = 2) -> Image.Image:
-    """Panels in rows of `columns`."""
-    rows = max(1, math.ceil(len(curves) / columns))
-    page = Image.new("RGB", (_PANEL[0] * columns, _PANEL[1] * rows), _PAPER)
+def sheet(curves: list[Curve]) -> Image.Image:
+    """Panels, two in a row."""
+    rows = max(1, math.ceil(len(curves) / 2))
+    page = Image.new("RGB", (_PANEL[0] * 2, _PANEL[1] * rows), _PAPER)
     for place, curve in enumerate(curves):
-        page.paste(panel(curve), (place % columns * _PANEL[0], place // columns * _PANEL[1]))
+        page.paste(panel(curve), (place % 2 * _PANEL[0], place // 2 * _PANEL[1]))
     return page
 
 

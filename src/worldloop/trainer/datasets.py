@@ -23,7 +23,7 @@ from worldloop.core.errors import InvalidInputError
 from worldloop.models.autoencoder import GROUP, Autoencoder, LatentStats, normalise
 from worldloop.simulators.meadow import VectorMeadow
 from worldloop.simulators.patches import patch_table
-from worldloop.trainer.walks import Habits, Walkers
+from worldloop.trainer.walks import Walkers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,11 +42,11 @@ class Walks:
         return len(self.patches)
 
 
-def record_walks(seeds: range, steps: int, *, seed: int, habits: Habits | None = None) -> Walks:
+def record_walks(seeds: range, steps: int, *, seed: int) -> Walks:
     """One walk of `steps` steps in each world of `seeds`; `seed` draws the players' choices."""
     rng = np.random.default_rng(seed)
     worlds = VectorMeadow(seeds)
-    walkers = Walkers(len(seeds), rng, habits)
+    walkers = Walkers(len(seeds), rng)
     first = worlds.reset_indices()
     patches = np.empty((len(seeds), steps + 1, *first.shape[1:]), np.int32)
     actions = np.zeros((len(seeds), steps + 1, 5), np.float32)

@@ -47,7 +47,6 @@ class Dream:
         picture: the start, uint8 `[H, W, 3]` at the model's size.
         seed: of the noise.
         summaries: False plays with `WithoutSummaries`.
-        fps: the frame rate that the model is told.
         timer: seconds, for `spent`.
 
     Attributes:
@@ -63,12 +62,10 @@ class Dream:
         *,
         seed: int = 0,
         summaries: bool = True,
-        fps: float = 12.0,
         timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._model = model
         self._loop = WorldLoop(model)
-        self._fps = fps
         self._timer = timer
         latent = model.encode(torch.from_numpy(np.ascontiguousarray(picture)))
         self._state = self._loop.init(WorldRequest(latent=latent, seed=seed))
@@ -104,7 +101,7 @@ class Dream:
         return twin
 
     def _play(self, key: str) -> Frames:
-        self._loop.offer(self._state, Controls(pressed=frozenset(key), fps=self._fps))
+        self._loop.offer(self._state, Controls(pressed=frozenset(key)))
         start, frames = self._timer(), None
         while isinstance(plan := self._loop.next(self._state), Plan):
             begin = self._timer()

@@ -166,7 +166,7 @@ class FlowTrainer:
         if len(shape) > 1:
             order = torch.rand(*shape, generator=generator).argsort(dim=0)
             even = even.gather(0, order)
-        return self.recipe.shift * even / (1 + (self.recipe.shift - 1) * even)
+        return flow.shifted(even, self.recipe.shift)
 
     def _loss(
         self,

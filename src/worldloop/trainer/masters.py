@@ -7,19 +7,10 @@ to go on after a stop. Does not own losses. Called by the trainers of single net
 from __future__ import annotations
 
 import copy
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
-
-
-class Trunk(Protocol):
-    """A network whose blocks are its trunk."""
-
-    blocks: nn.ModuleList
-
-    def to_serving(self, dtype: torch.dtype) -> Any: ...
-
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
 

@@ -19,7 +19,7 @@ from worldloop.simulators.meadow import WALKER_CELL, Meadow, heading
 from worldloop.simulators.measure import motion, tile_kinds
 from worldloop.simulators.patches import OFFSETS
 from worldloop.simulators.tiles import SOLID
-from worldloop.trainer.walks import Habits, Walkers
+from worldloop.trainer.walks import Walkers
 
 CLEAR_MARGIN: Final = 3.0
 """A picture tells motion when moving it by a tile changes it by more than this, in RMSE units 0..255.
@@ -79,10 +79,9 @@ def wander(
     first: NDArray[np.uint8],
     latents: int,
     rng: np.random.Generator,
-    habits: Habits | None = None,
 ) -> Rollout:
     """Stroll, pause, push into what is in the way and retrace steps, as the players of the training data do."""
-    walkers = Walkers(1, rng, habits)
+    walkers = Walkers(1, rng)
     pictures, directions = [first], []
     for _ in range(latents):
         action = walkers.actions()

@@ -21,6 +21,7 @@ import torch
 
 from worldloop.core.files import replacing
 from worldloop.models.autoencoder import Autoencoder, LatentStats
+from worldloop.models.config import recipe_token
 from worldloop.models.registry import AUTOENCODER, find_checkpoint, find_world
 from worldloop.models.summaryformer import Summaryformer
 from worldloop.models.weights import load_autoencoder, load_weights, save_autoencoder, save_checkpoint
@@ -57,7 +58,7 @@ class Run:
     def checkpoint(self) -> Path:
         """Where the finished world is written."""
         world = self.recipe.world
-        token = f"{len(world.timesteps)}{'r' if world.cache_mode == 'recache' else 'nr'}"
+        token = recipe_token(len(world.timesteps), world.cache_mode)
         return self.folder / f"{self.recipe.name}-{token}.safetensors"
 
     @property

@@ -75,7 +75,6 @@ class WorldTrainer:
         model: start values; its weights become the master copy.
         recipe: how to train.
         channel_std: deviation of each latent channel, `[C]`, for the loss weights.
-        schedule: noise law.
         seed: of everything drawn here.
         compile_blocks: run blocks through torch.compile.
 
@@ -89,7 +88,6 @@ class WorldTrainer:
         recipe: WorldRecipe,
         channel_std: Tensor,
         *,
-        schedule: Schedule | None = None,
         seed: int = 0,
         compile_blocks: bool = True,
     ) -> None:
@@ -100,7 +98,7 @@ class WorldTrainer:
         self.geometry = ClipGeometry(model.config, recipe.frames)
         self.generator = torch.Generator().manual_seed(seed)
         self._channel_weights = channel_weights(channel_std, recipe.channel_power)
-        scales = [(schedule or Schedule()).scales(t) for t in recipe.timesteps]
+        scales = [Schedule().scales(t) for t in recipe.timesteps]
         self._alpha = torch.tensor([a for a, _ in scales])
         self._sigma = torch.tensor([s for _, s in scales])
         self._times = torch.tensor(recipe.timesteps, dtype=torch.float32)

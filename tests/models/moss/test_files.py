@@ -21,7 +21,6 @@ from worldloop.models.moss.files import (
     INDEX,
     WEIGHTS,
     checkpoint_hash,
-    is_moss,
     load_transformer,
     read_checkpoint,
 )
@@ -49,12 +48,9 @@ def edit_part(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -
     save_file(tensors, path)
 
 
-def test_a_checkpoint_is_known_by_its_index(checkpoint: Path, copy: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_known_by_its_index(copy: Path) -> None:
     edit(copy / INDEX, _class_name="FluxPipeline")
 
-    assert is_moss(checkpoint)
-    assert not is_moss(copy)
-    assert not is_moss(tmp_path)
     with pytest.raises(
         CheckpointError, match=r"model_index.json: _class_name='FluxPipeline' must be 'MOSSImagePipeline'"
     ):

@@ -42,7 +42,7 @@ def footprint(live: Live) -> dict[str, Any]:
     videos: Any = live.videos
     threads = Counter(re.sub(r"[-_ ]?[\d_]+$", "", thread.name) for thread in threading.enumerate())
     return {
-        "busy": status.busy or status.ws_active or occupancy.owner,
+        "busy": bool(status.busy or status.ws_active or occupancy.owner),
         "in flight": occupancy.inflight,
         "waiting pictures": occupancy.pending_z0,
         "device sessions": host.engine.sessions,
@@ -103,10 +103,17 @@ def left_over(live: Live, before: dict[str, Any], *, settle_s: float = SETTLE_S)
     while True:
         pass_an_hour(live)
         now = footprint(live)
-        more = {name: (before[name], now[name]) for name in now if now[name] != before[name]}
+        more = {name: (before[name], now[name]) for name in now if holds_more(before[name], now[name])}
         if not more or time.monotonic() > until:
             return more
         threading.Event().wait(0.02)
+
+
+def holds_more(before: Any, now: Any) -> bool:
+    """Whether a count grew. What was still held by an earlier test and is let go meanwhile is nothing left over."""
+    if isinstance(now, dict | list):
+        return bool(Counter(now) - Counter(before))
+    return bool(now > before)
 
 
 def open_files() -> dict[str, int]:

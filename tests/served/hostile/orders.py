@@ -70,25 +70,30 @@ ODD_IMAGES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def image_field_cases() -> list[Case]:
-    """Every field of a picture's order, with what it can't be."""
+def field_cases(what: str, address: str, order: dict[str, Any], wrong: dict[str, list[Any]]) -> list[Case]:
+    """An order with each field as it can't be, and with fields that there aren't."""
     cases = [
         Case(
-            name=f"picture: {name} {number}",
+            name=f"{what}: {name} {number}",
             expected=f'400 "param":"{name}"',
-            run=sending(post(IMAGES, {**PICTURE, name: value})),
+            run=sending(post(address, {**order, name: value})),
         )
-        for name, values in IMAGE_FIELDS.items()
+        for name, values in wrong.items()
         for number, value in enumerate(values)
     ]
-    cases += [
+    return cases + [
         Case(
-            name=f"picture: unknown field {number}",
+            name=f"{what}: unknown field {number}",
             expected="400 unknown_parameter",
-            run=sending(post(IMAGES, {**PICTURE, name: 1})),
+            run=sending(post(address, {**order, name: 1})),
         )
         for number, name in enumerate(UNKNOWN)
     ]
+
+
+def image_field_cases() -> list[Case]:
+    """Every field of a picture's order, with what it can't be."""
+    cases = field_cases("picture", IMAGES, PICTURE, IMAGE_FIELDS)
     last = {"seed": 2**32 - 1, "n": 2}
     cases.append(
         Case(
@@ -130,23 +135,7 @@ VIDEO_FIELDS: dict[str, list[Any]] = {
 
 def video_field_cases() -> list[Case]:
     """Every field of a video's order, as JSON and in forms."""
-    cases = [
-        Case(
-            name=f"video: {name} {number}",
-            expected=f'400 "param":"{name}"',
-            run=sending(post(VIDEOS, {**VIDEO, name: value})),
-        )
-        for name, values in VIDEO_FIELDS.items()
-        for number, value in enumerate(values)
-    ]
-    cases += [
-        Case(
-            name=f"video: unknown field {number}",
-            expected="400 unknown_parameter",
-            run=sending(post(VIDEOS, {**VIDEO, name: 1})),
-        )
-        for number, name in enumerate(UNKNOWN)
-    ]
+    cases = field_cases("video", VIDEOS, VIDEO, VIDEO_FIELDS)
     prompt: Part = ("prompt", None, b"a lake")
     forms: dict[str, tuple[list[Part], str]] = {
         "no parts": ([], '400 "param":"prompt" | 400 invalid_form'),

@@ -76,14 +76,6 @@ class Checkpoint:
     decoder: DecoderConfig
 
 
-def is_moss(folder: Path) -> bool:
-    """Whether a folder is a MOSS-Image checkpoint, by its model_index.json. False for whatever cannot be read."""
-    try:
-        return _object(folder / INDEX).get("_class_name") == PIPELINE
-    except CheckpointError:
-        return False
-
-
 def read_checkpoint(folder: Path) -> Checkpoint:
     """Read and check the configs.
 
