@@ -120,8 +120,9 @@ def test_shipped_pictures_are_found_by_name(folder: Path, tmp_path: Path) -> Non
         (Path("no-such.png"), "no picture 'no-such.png'"),
         (np.zeros((4, 4, 3), np.float32), r"uint8 \[H, W, 3\]; got float32 \(4, 4, 3\)"),
         (np.zeros((4, 4), np.uint8), r"got uint8 \(4, 4\)"),
+        (None, "a file, its bytes, a name or uint8"),
     ],
-    ids=["name", "file", "float", "grey"],
+    ids=["name", "file", "float", "grey", "none"],
 )
 def test_what_is_no_picture_is_refused(picture: object, says: str, world: worldloop.World) -> None:
     with pytest.raises(worldloop.InvalidInputError, match=says):
@@ -138,6 +139,12 @@ def test_bytes_that_are_no_picture_are_refused(world: worldloop.World) -> None:
     [
         ({"seed": -1}, "seed=-1"),
         ({"nfe": 99}, "nfe=99"),
+        ({"nfe": 0}, "nfe=0 must be an integer in 1..32"),
+        ({"nfe": "3"}, "nfe='3' must be an integer"),
+        ({"fps": float("nan")}, "fps=nan must be a number in"),
+        ({"fps": "35"}, "fps='35' must be"),
+        ({"fps": 0}, "fps=0 must be"),
+        ({"fps": 121}, "fps=121 must be"),
         ({"sphere": "round"}, "sphere='round'"),
         ({"reprefill_every": -2}, "reprefill_every=-2"),
     ],
@@ -147,6 +154,32 @@ def test_a_choice_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(worldloop.InvalidInputError, match=says):
         world.start(PICTURE, **choices)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ({"batching": "quick"}, "batching='quick': Input should be 'exact' or 'fast'"),
+        ({"on_table_end": "halt"}, "on_table_end='halt': Input should be 'reprefill' or 'stop'"),
+        ({"rewind_s": -1}, "rewind_s=-1: Input should be greater than or equal to 0"),
+        ({"load_limit": float("nan")}, "load_limit=nan: Input should be a finite number"),
+        ({"threads": -1}, "threads=-1: Input should be greater"),
+        ({"threads": "2"}, "threads='2': Input should be a valid integer"),
+        ({"warmup": 1}, "warmup=1: Input should be a valid boolean"),
+        ({"device": "gpu"}, "device='gpu': "),
+        ({"dtype": "fp64"}, "dtype='fp64': "),
+    ],
+)
+def test_a_choice_of_a_world_is_refused_before_it_is_loaded(choices: dict[str, object], says: str) -> None:
+    with pytest.raises(worldloop.InvalidInputError, match=says):
+        worldloop.load_world("there is no such world", **choices)
+
+
+def test_a_seed_may_be_numpys_and_an_answer_asked_for_twice(world: worldloop.World) -> None:
+    with world.start(PICTURE, seed=np.int64(0)) as session:
+        wait = session.submit({"w"})
+        assert joined([session.first, wait()]) == joined([session.first, wait()]) == joined(played(world)[:2])
+        assert session.frames_made == 1
 
 
 def test_an_unknown_key_is_refused_and_the_session_goes_on(world: worldloop.World) -> None:

@@ -269,6 +269,26 @@ def test_another_number_of_calls_renders_the_same_inputs(world: worldloop.World)
         list(world.replay(tape, nfe=99))
 
 
+def test_what_is_no_tape_or_moment_is_refused_at_once(world: worldloop.World, tmp_path: Path) -> None:
+    with world.start(PICTURE) as session:
+        nothing = session.tape()
+        with pytest.raises(worldloop.InvalidInputError, match="needed, no int"):
+            session.restore(3)  # type: ignore[arg-type]
+        with pytest.raises(worldloop.InvalidInputError, match="seconds='1' must be a number"):
+            session.rewind("1")  # type: ignore[arg-type]
+        with pytest.raises(worldloop.InvalidInputError, match="there is no folder"):
+            session.tape().save(tmp_path / "missing" / "a.tape")
+        session.snapshot().save(tmp_path / "a.world")
+        session.step({"w"})
+        session.restore(tmp_path / "a.world")
+        assert session.frames_made == 0
+    with pytest.raises(worldloop.InvalidInputError, match=r"no-such\.tape cannot be read"):
+        world.replay(tmp_path / "no-such.tape")
+    with pytest.raises(worldloop.InvalidInputError, match="nothing was played"):
+        world.export(nothing, tmp_path / "recording", license="MIT")
+    assert not (tmp_path / "recording").exists()
+
+
 def test_a_tape_follows_going_back_and_forks(world: worldloop.World) -> None:
     with world.start(PICTURE, seed=5) as session:
         steps(session, 0, 12)

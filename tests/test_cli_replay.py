@@ -114,7 +114,10 @@ def test_a_game_from_the_middle_is_training_data_too(folder: Path, tmp_path: Pat
         (["{tape}", "--nfe", 4, "--check"], "--check and --nfe exclude each other"),
         (["{tape}", "--nfe", 4, "--shard", "x"], "--shard and --nfe exclude each other"),
         (["{tape}", "--nfe", 99], "nfe=99"),
-        (["{tape}", "--shard", "x"], "license is empty"),
+        (["{tape}", "--shard", "x"], "--shard needs --license"),
+        (["{tape}", "--out", "no/such/a.mp4"], "a.mp4 cannot be written: there is no folder 'no/such'"),
+        (["{tape}", "--out", "."], "cannot be written: it is a folder"),
+        (["{tape}", "--threads", -1], "threads=-1: Input should be greater than or equal to 0"),
         (["{tape}", "--world", "meadow"], "tiny-3r"),
     ],
 )

@@ -258,6 +258,9 @@ def test_several_begin_at_one_snapshot_and_part_by_their_actions(world: worldloo
         ({"keys": ("w", "q")}, r"keys=\['w', 'q'\] must be different ones of"),
         ({"keys": ("w", "w")}, "must be different ones"),
         ({"render_mode": "human"}, "render_mode='human' must be one of"),
+        ({"reward": 1.0}, "reward=1.0 must be one of .* or a function"),
+        ({"terminated": True}, "terminated=True must be a function"),
+        ({"fps": 0}, "fps=0 must be a number in"),
         ({"loading": {"threads": 2}}, "is for a world that is not loaded yet"),
     ],
 )
@@ -290,10 +293,20 @@ def test_wrong_use_is_refused_and_does_no_harm(world: worldloop.World) -> None:
     several.reset(seed=5)
     with pytest.raises(worldloop.InvalidInputError, match="action"):
         several.step(np.array([1, 9]))
+    with pytest.raises(worldloop.InvalidInputError, match="2 environments need 2 actions; got 3"):
+        several.step(np.array([1, 1, 1]))
 
     wanted = played(env_of(world), 5, [1])[-1]
     assert np.array_equal(several.step(np.array([1, 1]))[0][0], wanted)
     several.close()
+
+
+def test_gymnasium_makes_environments_of_a_world_that_is_loaded(world: worldloop.World) -> None:
+    env = gymnasium.make("worldloop/Dream-v0", world=world, picture=PICTURES)
+
+    assert env.spec is not None
+    assert env.reset(seed=1)[0].shape == (48, 64, 3)
+    env.close()
 
 
 def test_a_world_that_was_loaded_elsewhere_stays_open(world: worldloop.World, folder: Path) -> None:

@@ -126,6 +126,7 @@ def test_controls_as_keys(ctrl: CtrlInput, keys: set[str]) -> None:
     [
         (CtrlInput(button={81}), r"unknown button 81; have \['w', 'a'"),
         (CtrlInput(button={"KeyQ"}), "unknown button 'KeyQ'"),
+        (CtrlInput(button={1.5}), "unknown button 1.5"),
         (CtrlInput(mouse=(0.0, 1.0)), r"mouse=\(0.0, 1.0\), scroll_wheel=0: only mouse to the right or left"),
         (CtrlInput(scroll_wheel=1), "scroll_wheel=1"),
     ],

@@ -278,7 +278,7 @@ def test_a_choice_left_out_keeps_how_often_the_memory_is_rebuilt(host: WorldHost
     ("options", "says"),
     [
         (GameOptions(nfe=2), "nfe=2 in mode 'repeat' must be at least"),
-        (GameOptions(nfe=40, nfe_mode="grid"), r"nfe=40 must be in 1\.\.32"),
+        (GameOptions(nfe=40, nfe_mode="grid"), r"nfe=40 must be an integer in 1\.\.32"),
         (GameOptions(nfe_mode="more"), "nfe_mode='more' must be"),
         (GameOptions(sphere="more"), "sphere='more' must be one of"),
         (GameOptions(reprefill_every=3), "reprefill needs cache_mode 'recache'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -92,8 +93,11 @@ def test_fast_mode_shares_passes_and_exact_mode_never_does(folder: Path) -> None
     for batching in ("exact", "fast"):
         with opened(folder, batching=batching) as host:
             games = [begin(host, seed) for seed in (1, 2)]
-            host.engine.call(lambda games=games: None)
+            # The device begins once both have asked.
+            gate = threading.Event()
+            host.engine.command(gate.wait)
             futures = [[game.submit(Controls()) for _ in range(6)] for game in games]
+            gate.set()
             made[batching] = [
                 np.concatenate([future.result(WAIT_S).frames for future in mine]).astype(int)
                 for mine in futures

@@ -91,7 +91,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_asked_for_is_what_is_served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[int] = []
-    monkeypatch.setattr(served_module, "warm_up", lambda _, *, frames: warmed.append(frames))
+    monkeypatch.setattr(served_module, "warm_up", lambda _, *, frames, seen: warmed.append(frames))
     threads = torch.get_num_threads()
     bias = {"flat_until": 0, "decay_end": 4, "beta": 2.0, "gamma": 1.0}
     settings = Settings.load(
@@ -118,7 +118,7 @@ def test_what_is_asked_for_is_what_is_served(folder: Path, monkeypatch: pytest.M
 
 def test_the_other_value_of_each_is_served_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[int] = []
-    monkeypatch.setattr(served_module, "warm_up", lambda _, *, frames: warmed.append(frames))
+    monkeypatch.setattr(served_module, "warm_up", lambda _, *, frames, seen: warmed.append(frames))
     settings = Settings.load(
         world=str(folder), device="cpu", dtype="bf16", threads=1, recency_enabled=False, warmup=False,
         default_model_id="latest",

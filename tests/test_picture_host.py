@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -305,12 +306,13 @@ def test_a_refusal_is_quick_touches_nothing_and_changes_no_bytes(model: CausalPi
 def test_a_refusal_does_not_wait_for_the_device(model: CausalPictures) -> None:
     host = limited(model, 28)
     with closing(host.engine):
-        host.engine.command(lambda: time.sleep(0.5))
-        began = time.perf_counter()
+        gate, waited = threading.Event(), []
+        host.engine.command(lambda: waited.append(gate.wait(60)))
         with pytest.raises(PictureTooLargeError):
             host.start(order(size=(64, 96)))
 
-        assert time.perf_counter() - began < 0.4
+        assert waited == []
+        gate.set()
 
 
 def test_what_games_hold_is_not_there(model: CausalPictures) -> None:

@@ -272,7 +272,7 @@ def test_the_command_writes_a_file(checkpoint: Path, tmp_path: Path) -> None:
     ("wishes", "says"),
     [
         (["--seconds", "61"], "seconds 61 must be in 1..60"),
-        (["--out", "no/such/folder/a.mp4"], "No such file"),
+        (["--out", "no/such/folder/a.mp4"], "a.mp4 cannot be written: there is no folder 'no/such/folder'"),
         (["--first-frame", "nowhere.png"], "nowhere.png"),
         (["--model", "nowhere"], "no video model"),
         (["--model", "off"], "no video model"),

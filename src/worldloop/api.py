@@ -9,6 +9,7 @@ Owns convenience only; `host` does the work.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -19,17 +20,24 @@ from numpy.typing import NDArray
 
 from worldloop.codec.still import cover_crop, read_picture
 from worldloop.core.errors import InvalidInputError
+from worldloop.core.settings import Settings
 from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Frames
 from worldloop.host import WorldHost
 from worldloop.loops.live import LiveGame
-from worldloop.loops.snapshot import Snapshot
+from worldloop.loops.snapshot import Snapshot, read
 from worldloop.loops.tape import Tape
 from worldloop.session.host import GameOptions, StartFrame
 from worldloop.session.picture_host import Picture
 
 if TYPE_CHECKING:
     from worldloop.trainer.card import Card
+
+CHECKED = set(inspect.signature(WorldHost.open).parameters) & set(Settings.model_fields) - {
+    "world",
+    "serve_recency",
+}
+"""Choices of `load_world` that have the ranges of the settings of their names."""
 
 PictureLike = str | Path | bytes | NDArray[np.uint8] | Picture
 """A start picture: a file, a file's bytes, a shipped picture's name, uint8 `[H, W, 3]` of any size, or one that
@@ -75,9 +83,9 @@ class Session:
         asked = self._game.submit(Controls(pressed=held, fps=self._fps))
 
         def wait() -> Frames:
-            frames = asked.result().frames
-            self.frames_made += 1
-            return frames
+            emit = asked.result()
+            self.frames_made = emit.index
+            return emit.frames
 
         return wait
 
@@ -93,13 +101,14 @@ class Session:
         """
         return self._game.snapshot()
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Go on from another moment. What was played until now is forgotten.
+    def restore(self, source: Snapshot | bytes | str | Path) -> None:
+        """Go on from another moment: a snapshot, its file or the file's bytes. What was played until now is forgotten.
 
         Raises:
             BusyError: a frame is in the making.
-            SnapshotError: it is another world's.
+            SnapshotError: it is damaged or another world's; says which.
         """
+        snapshot = _snapshot(source)
         self._game.restore(snapshot)
         self.frames_made = max(0, snapshot.made - 1)
 
@@ -117,7 +126,7 @@ class Session:
             BusyError: a frame is in the making.
             InvalidInputError: it is not above 0, or farther back than `rewind_s` and `rewind_bytes` allow.
         """
-        if not 0 < seconds < float("inf"):
+        if not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
             raise InvalidInputError(f"seconds={seconds!r} must be a number above 0")
         emit = self._game.rewind(self._game.frames_of(seconds)).result()
         self.frames_made = emit.index
@@ -166,7 +175,7 @@ class World:
         self,
         picture: PictureLike,
         *,
-        seed: int = 0,
+        seed: int | None = 0,
         nfe: int | None = None,
         nfe_mode: str = "repeat",
         sphere: str = "off",
@@ -178,16 +187,18 @@ class World:
         Args:
             picture: scaled to cover the world's size and cropped in the middle, never stretched. One that was made
                 from text for this world is taken as its latent is.
-            seed: in [0, 2**32).
+            seed: in [0, 2**32); None draws one.
             nfe, nfe_mode, sphere, reprefill_every: see `loops.world.WorldRequest`.
-            fps: the frame rate that the model is told, or None for no action and no rate.
+            fps: the frame rate that the model is told, in [1, 120], or None for no action and no rate.
 
         Raises:
             PictureError: the picture cannot be read.
             InvalidInputError: a choice does not fit the model.
         """
+        Controls(fps=fps)  # refused before a game begins
         options = GameOptions(nfe=nfe, nfe_mode=nfe_mode, sphere=sphere, reprefill_every=reprefill_every)
-        game = self._host.start(self._encoded(picture), options=options, seed=seed)
+        plain = int(seed) if isinstance(seed, np.integer) else seed
+        game = self._host.start(self._encoded(picture), options=options, seed=plain)
         return Session(self._host, game, fps)
 
     def restore(self, source: Snapshot | bytes | str | Path, *, fps: float | None = 12.0) -> Session:
@@ -196,6 +207,7 @@ class World:
         Raises:
             SnapshotError: it is damaged or another world's; says which.
         """
+        Controls(fps=fps)
         snapshot = _snapshot(source)
         return Session(self._host, self._host.restore(snapshot), fps, made=snapshot.made)
 
@@ -210,13 +222,8 @@ class World:
             SnapshotError: it is damaged or another world's; says which.
             InvalidInputError: `nfe` does not fit the model.
         """
-        tape = _tape(source)
-        game = self._host.restore((tape if nfe is None else tape.with_nfe(nfe)).start)
-        try:
-            for controls in tape.controls:
-                yield game.submit(controls).result().frames
-        finally:
-            game.close()
+        tape = _tape(source)  # what is no tape is refused now, not when its first pictures are taken
+        return self._replayed(tape if nfe is None else tape.with_nfe(nfe))
 
     def export(
         self, source: Tape | bytes | str | Path, folder: str | Path, *, license: str, lossless: bool = True
@@ -230,11 +237,14 @@ class World:
 
         Raises:
             SettingsError: pyarrow is missing.
+            InvalidInputError: nothing was played but the start picture.
         """
         from worldloop.trainer.recorder import write_recording
         from worldloop.trainer.replayed import ReplayedEpisode
 
         tape, model = _tape(source), self._host.model
+        if len(tape.controls) < 2:
+            raise InvalidInputError("nothing was played: training data needs one step at least")
         episode = ReplayedEpisode(
             name=f"dream of {tape.start.facts.origin.model_id}", key=tape.sha256, config=model.config,
             picture=model.picture_hw, controls=tape.controls, frames=self.replay(tape),
@@ -249,6 +259,10 @@ class World:
         """End every session and free the device."""
         self._host.close()
 
+    def __deepcopy__(self, _: object) -> World:
+        """Itself: there is one of it on the device. `gymnasium.make` copies what an environment is made from."""
+        return self
+
     def __enter__(self) -> World:
         return self
 
@@ -256,6 +270,14 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _replayed(self, tape: Tape) -> Iterator[Frames]:
+        game = self._host.restore(tape.start)
+        try:
+            for controls in tape.controls:
+                yield game.submit(controls).result().frames
+        finally:
+            game.close()
 
     def _encoded(self, picture: PictureLike) -> StartFrame:
         if isinstance(picture, Picture):
@@ -272,6 +294,10 @@ class World:
             return picture
         if isinstance(picture, bytes):
             return read_picture(picture)
+        if not isinstance(picture, str | Path):
+            raise InvalidInputError(
+                f"a picture is a file, its bytes, a name or uint8 [H, W, 3]; got {picture!r}"
+            )
         if isinstance(picture, str) and picture in self.pictures():
             path = _pictures(self._name) / f"{picture}.png"
         else:
@@ -289,23 +315,32 @@ def load_world(name_or_path: str | Path = "meadow", **choices: Any) -> World:
         choices: `device`, `dtype`, `threads` and the others of `host.WorldHost.open`.
 
     Raises:
-        InvalidInputError: there is no such world.
+        InvalidInputError: there is no such world, or a choice is out of range.
         CheckpointError: a file is refused; the message says why.
     """
+    for choice in CHECKED & choices.keys():
+        Settings.check(choice, choices[choice])
     name = str(name_or_path)
     return World(WorldHost.open(name, **choices), Path(name).name)
 
 
 def _tape(source: Tape | bytes | str | Path) -> Tape:
-    if isinstance(source, Tape):
-        return source
-    return Tape.unpack(source) if isinstance(source, bytes) else Tape.load(source)
+    return source if isinstance(source, Tape) else Tape.unpack(_bytes(source))
 
 
 def _snapshot(source: Snapshot | bytes | str | Path) -> Snapshot:
-    if isinstance(source, Snapshot):
+    return source if isinstance(source, Snapshot) else Snapshot.unpack(_bytes(source))
+
+
+def _bytes(source: object) -> bytes:
+    """Of a file. InvalidInputError when it is none."""
+    if isinstance(source, bytes):
         return source
-    return Snapshot.unpack(source) if isinstance(source, bytes) else Snapshot.load(source)
+    if not isinstance(source, str | Path):
+        raise InvalidInputError(
+            f"a file, its bytes or what was loaded from one is needed, no {type(source).__name__}"
+        )
+    return read(Path(source))
 
 
 def _pictures(name: str) -> Path:

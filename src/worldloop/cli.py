@@ -192,10 +192,14 @@ def evaluate(
 ) -> None:
     """Measure a world, or a model that reads text, against the simulator, which knows the truth."""
     with clear_errors():
+        from worldloop.core.files import check_writable
         from worldloop.trainer.evaluate import evaluate_world
         from worldloop.trainer.report import write_report
         from worldloop.trainer.sizes import Sizes
         from worldloop.trainer.text_evaluate import TextSizes, evaluate_text, find_text_model
+
+        if json_file is not None:
+            check_writable(json_file)
 
         def progress(text: str) -> None:
             typer.echo(text, err=True)
@@ -272,12 +276,17 @@ def replay(
     with clear_errors():
         from worldloop.api import load_world
         from worldloop.codec.mp4 import write_mp4
+        from worldloop.core.files import check_writable
         from worldloop.loops.tape import NO_FRAMES, Tape, add
 
         if check and nfe is not None:
             raise InvalidInputError("--check and --nfe exclude each other: other calls make other bytes")
         if shard is not None and nfe is not None:
             raise InvalidInputError("--shard and --nfe exclude each other: a shard holds what was played")
+        if shard is not None and not license_:
+            raise InvalidInputError("--shard needs --license: whose pictures they are, such as MIT")
+        if out is not None:
+            check_writable(out)
         played = Tape.load(tape)
         digest = NO_FRAMES
 

@@ -52,7 +52,7 @@ def picture(
     """Make a picture from text: the bytes that a server with the same settings sends."""
     with clear_errors():
         from worldloop.codec.still import FILES, encode_picture
-        from worldloop.core.files import replacing
+        from worldloop.core.files import check_writable, replacing
         from worldloop.pictures import PictureMaker
         from worldloop.session.picture_host import receipt_of
 
@@ -60,6 +60,9 @@ def picture(
         if kind not in FILES:
             found = f"--format {format_!r}" if format_ else f"--out {out.name!r}"
             raise InvalidInputError(f"{found} must be png, jpeg or webp, such as --out a.png")
+        for target in (out, receipt):
+            if target is not None:
+                check_writable(target)
         wishes = {"steps": steps, "guidance": guidance, "shift": shift, "size": size and _size(size)}
         seed = secrets.randbelow(2**32) if seed is None else seed
         with PictureMaker.from_settings(_settings(world, model, config, set_)) as maker:

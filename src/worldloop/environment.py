@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from worldloop.api import PictureLike, Session, World, load_world
 from worldloop.core.errors import InvalidInputError, NotReadyError
-from worldloop.core.types import KEYS
+from worldloop.core.types import KEYS, Controls
 from worldloop.engine.contract import Frames
 from worldloop.loops.snapshot import Snapshot
 from worldloop.session.picture_host import Picture
@@ -108,10 +108,15 @@ class DreamEnv(gymnasium.Env[NDArray[np.uint8], Any]):
         _one_of("actions", actions, ("discrete", "multi"))
         if isinstance(reward, str):
             _one_of("reward", reward, tuple(REWARDS))
+        elif not callable(reward):
+            raise InvalidInputError(f"reward={reward!r} must be one of {list(REWARDS)}, or a function")
         if isinstance(max_latents, bool) or not isinstance(max_latents, int) or max_latents < 1:
             raise InvalidInputError(f"max_latents={max_latents!r} must be an integer, 1 or above")
         if not keys or set(keys) - set(KEYS) or len(set(keys)) < len(keys):
             raise InvalidInputError(f"keys={list(keys)} must be different ones of {list(KEYS)}")
+        if terminated is not None and not callable(terminated):
+            raise InvalidInputError(f"terminated={terminated!r} must be a function of two pictures")
+        Controls(fps=fps)
         self._world, self._owned = _open(world, loading)
         try:
             self._judge = self._judge_of(reward)
@@ -297,9 +302,16 @@ class DreamVectorEnv(SyncVectorEnv):
             raise
 
     def step(self, actions: Any) -> Any:
-        """One step of each; see Gymnasium's `SyncVectorEnv.step`."""
+        """One step of each; see Gymnasium's `SyncVectorEnv.step`.
+
+        Raises:
+            InvalidInputError: too few or too many actions, or one outside of its space; no dream has moved then.
+        """
         envs: list[Any] = self.envs
-        pairs = zip(envs, iterate(self.action_space, actions), strict=True)
+        each = list(iterate(self.action_space, actions))
+        if len(each) != len(envs):
+            raise InvalidInputError(f"{len(envs)} environments need {len(envs)} actions; got {len(each)}")
+        pairs = zip(envs, each, strict=True)
         asked = [(env, env.held(action)) for env, action in pairs]  # all are checked before any begins
         for env, keys in asked:
             env.submit(keys)

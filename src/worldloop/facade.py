@@ -193,7 +193,7 @@ class WorldEngine:
 
 
 def _key(button: int | str) -> str:
-    known = VIRTUAL_KEYS.get(button) if isinstance(button, int) else CODES.get(button, button.lower())
+    known = CODES.get(button, button.lower()) if isinstance(button, str) else VIRTUAL_KEYS.get(button)
     if known not in KEYS:
         raise InvalidInputError(
             f"unknown button {button!r}; have {list(KEYS)}, codes {list(CODES)} and virtual keys {list(VIRTUAL_KEYS)}"

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from worldloop.codec.fmp4 import FragmentWriter
 from worldloop.codec.still import cover_crop, read_picture
 from worldloop.core.errors import InvalidInputError
-from worldloop.core.files import replacing
+from worldloop.core.files import check_writable, replacing
 from worldloop.core.settings import Settings
 from worldloop.engine.contract import Emit, Price
 from worldloop.engine.engine import Engine
@@ -205,6 +205,7 @@ def write_video(
         CheckpointError: a file is refused.
     """
     check_prompt(prompt)
+    check_writable(out)
     if not 1 <= seconds <= settings.video_seconds_max:
         raise InvalidInputError(f"seconds {seconds} must be in 1..{settings.video_seconds_max}")
     devices.set_threads(settings.threads)

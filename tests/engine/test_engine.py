@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -207,13 +206,12 @@ def test_an_idle_engine_does_not_turn(model: WorldModel, ask: Ask) -> None:
         handle = engine.open(WorldLoop(model), ask())
         handle.submit(Controls()).result(WAIT_S)
         assert engine.call(lambda: 1) == 1
-        before, spent = engine.ticks, time.process_time()
-        woken = threading.Event().wait(0.2)  # real time: what is looked for is a thread that burns it
+        before = engine.ticks
+        woken = threading.Event().wait(0.2)  # real time: what is looked for is a thread that turns in it
         assert not woken
-        turned, spent = engine.ticks - before, time.process_time() - spent
+        turned = engine.ticks - before
         assert handle.submit(Controls()).result(WAIT_S).index == 1, "and it wakes for the next input"
     finally:
         engine.close()
 
     assert turned <= 1, "the tick that found nothing to do"
-    assert spent < 0.1

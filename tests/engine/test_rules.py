@@ -31,7 +31,8 @@ class DeadError(Exception):
 
 
 def classify(error: BaseException) -> Failure:
-    if isinstance(error, DeadError) or "DeadError" in str(error):  # by its text, as a device's errors are told
+    # By its text too, as a device's errors are told.
+    if isinstance(error, DeadError) or "DeadError" in str(error):
         return Failure.DEVICE
     return Failure.MEMORY if isinstance(error, MemoryError) else Failure.SESSION
 
@@ -419,7 +420,8 @@ def test_a_session_that_began_before_its_cost_was_known_counts_from_its_first_ch
     for _ in range(40):
         handles[0].submit(None)
         run(engine)
-    assert engine.admission.load == pytest.approx(0.8 + 0.2, rel=0.05), "b was measured last when all was quick"
+    # The second was measured last when all was quick.
+    assert engine.admission.load == pytest.approx(0.8 + 0.2, rel=0.05)
     with pytest.raises(CapacityError, match="this needs"):
         engine.open(loop, {"name": "c"}, rate=2.0)
     for handle in handles:

@@ -221,7 +221,7 @@ def test_the_plain_file_is_not_refused(taken: Snapshot, biased: WorldModel) -> N
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
-        ({"format": "worldloop-snapshot-2"}, "format: Input should be 'worldloop-snapshot-1'"),
+        ({"format": "worldloop-snapshot-2"}, "format is 'worldloop-snapshot-2'; 'worldloop-snapshot-1'"),
         ({"extra": 1}, "extra: Extra inputs"),
         ({"frame": "7"}, "frame: Input should be a valid integer"),
         ({"frame": -1}, "frame: "),

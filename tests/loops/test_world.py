@@ -206,7 +206,7 @@ def test_a_focus_region_changes_the_world(model: WorldModel, ask: Ask) -> None:
         ({"seed": 2**32}, "seed=4294967296"),
         ({"seed": True}, "seed=True"),
         ({"sphere": "sometimes"}, "sphere='sometimes' must be one of"),
-        ({"nfe": 33}, "nfe=33 must be in 1..32"),
+        ({"nfe": 33}, "nfe=33 must be an integer in 1..32"),
         ({"nfe": 2}, "nfe=2 in mode 'repeat' must be at least the checkpoint's own 3"),
         ({"nfe_mode": "more"}, "nfe_mode='more'"),
         ({"reprefill_every": -1}, "reprefill_every=-1"),

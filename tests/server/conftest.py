@@ -30,6 +30,7 @@ from worldloop.session.host import GameOptions, HostReport, StartFrame
 from worldloop.session.picture_host import Picture
 
 HEIGHT, WIDTH = 48, 64
+WAIT_S = 60
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ class ScriptedHost:
 
     def encode(self, picture: NDArray[np.uint8]) -> StartFrame:
         self.encoding.set()
-        assert self.gate.wait(10)
+        assert self.gate.wait(WAIT_S)
         self.pictures.append(picture)
         return StartFrame(value=picture, shape=(1, 8, 3, 4), model_id=str(self.active))
 
@@ -193,10 +194,10 @@ class AsgiSocket:
     async def leave(self, code: int = 1001) -> None:
         """Go with this code; 1006 is a connection that broke."""
         await self._to_app.put({"type": "websocket.disconnect", "code": code})
-        await asyncio.wait_for(self.task, 10)
+        await asyncio.wait_for(self.task, WAIT_S)
 
     async def next(self) -> dict[str, Any]:
-        message = await asyncio.wait_for(self._from_app.get(), 10)
+        message = await asyncio.wait_for(self._from_app.get(), WAIT_S)
         self.accepted |= message["type"] == "websocket.accept"
         if message.get("text") is not None:
             self.texts.append(json.loads(message["text"]))
@@ -223,7 +224,7 @@ class AsgiSocket:
         while True:
             message = await self.next()
             if message["type"] == "websocket.close":
-                await asyncio.wait_for(self.task, 10)
+                await asyncio.wait_for(self.task, WAIT_S)
                 return message["code"], message.get("reason", "")
 
 

@@ -8,10 +8,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from worldloop.core.errors import InvalidInputError
+
+
+def check_writable(path: Path) -> None:
+    """Whether a file may be written there, asked before the work of hours is to be saved.
+
+    Raises:
+        InvalidInputError: `path` is a folder, or its own folder is missing.
+    """
+    if path.is_dir():
+        raise InvalidInputError(f"{path.name} cannot be written: it is a folder")
+    if not path.parent.is_dir():
+        raise InvalidInputError(f"{path.name} cannot be written: there is no folder {str(path.parent)!r}")
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes the place of `path` when the block ends well, and is gone when not."""
+    """A path beside `path` to write to; it takes the place of `path` when the block ends well, and is gone when not.
+
+    Raises:
+        InvalidInputError: as `check_writable`.
+    """
+    check_writable(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield partial

@@ -17,6 +17,7 @@ from pydantic import (
     ConfigDict,
     Field,
     SecretStr,
+    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -385,6 +386,20 @@ class Settings(BaseSettings):
             return cls(**values)
         except ValidationError as error:
             raise SettingsError(explain(error)) from None
+
+    @classmethod
+    def check(cls, name: str, value: object) -> None:
+        """Whether a value is what the setting of this name may be; no other source is read, nothing is converted.
+
+        Raises:
+            SettingsError: it is not; says what would be right.
+        """
+        field = cls.model_fields[name]
+        rule: Any = Annotated[field.annotation, field]
+        try:
+            TypeAdapter(rule).validate_python(value, strict=True)
+        except ValidationError as error:
+            raise SettingsError(f"{name}={value!r}: {error.errors()[0]['msg']}") from None
 
     @classmethod
     def settings_customise_sources(

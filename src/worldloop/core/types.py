@@ -9,8 +9,13 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from worldloop.core.errors import InvalidInputError
+
 KEYS = ("w", "a", "s", "d", "left", "right", "space", "shift")
 """Keys of the published protocol, in its order."""
+
+MAX_FPS = 120
+"""Highest frame rate that a model is told."""
 
 NO_ACTION = -69.0
 """Value of all five action numbers that means "no action": the model skips its action input."""
@@ -30,6 +35,11 @@ class Controls:
 
     pressed: frozenset[str] = frozenset()
     fps: float | None = 12.0
+
+    def __post_init__(self) -> None:
+        """InvalidInputError when `fps` is out of range."""
+        if self.fps is not None and not (isinstance(self.fps, int | float) and 1 <= self.fps <= MAX_FPS):
+            raise InvalidInputError(f"fps={self.fps!r} must be a number in [1, {MAX_FPS}], or none")
 
     def action(self, *, jump_sprint: bool = False, yaw: bool = True) -> Action:
         """The model's five numbers. Opposite keys cancel; what the profile does not have is 0."""

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from worldloop.core.errors import InvalidInputError, SnapshotError
 from worldloop.core.files import replacing
-from worldloop.core.types import Controls, LiveControls
+from worldloop.core.types import MAX_FPS, Controls, LiveControls
 from worldloop.loops.drift import Averages
 from worldloop.loops.world import Past, PendingInput, WorldLoop, WorldRequest, WorldState
 
@@ -68,7 +68,7 @@ class Held(Strict):
     """`Controls`, in an order that is always the same."""
 
     keys: tuple[Key, ...]
-    fps: Finite | None
+    fps: Annotated[float, Field(ge=1, le=MAX_FPS, allow_inf_nan=False)] | None
 
     @classmethod
     def of(cls, controls: Controls) -> Held:
@@ -348,6 +348,9 @@ def _facts(data: bytes, kind: type[FactsT], what: str) -> FactsT:
         return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
+        if first["loc"] == ("format",):
+            found, needed = str(first["input"])[:64], first["ctx"]["expected"]
+            raise SnapshotError(f"the file's format is {found!r}; {needed} is needed") from None
         where = ".".join(str(part) for part in first["loc"])[:80]
         raise SnapshotError(f"{where or 'facts'}: {first['msg']}") from None
 

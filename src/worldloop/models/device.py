@@ -80,7 +80,13 @@ def usable_cores() -> int:
 
 
 def set_threads(count: int) -> int:
-    """Set torch's intra-op threads (0 = every core this process may use) and return their number."""
+    """Set torch's intra-op threads (0 = every core this process may use) and return their number.
+
+    Raises:
+        InvalidInputError: below 0.
+    """
+    if count < 0:
+        raise InvalidInputError(f"threads={count} must be 0 (every core) or above")
     count = count or usable_cores()
     torch.set_num_threads(count)
     return count

@@ -81,8 +81,8 @@ def plan_timesteps(own: Sequence[int], shift: float, *, nfe: int | None, mode: s
         raise ValueError(f"nfe_mode={mode!r} must be 'repeat' or 'grid'")
     if nfe is None or nfe == len(own):
         return tuple(own)
-    if not 1 <= nfe <= MAX_NFE:
-        raise ValueError(f"nfe={nfe} must be in 1..{MAX_NFE}, or 0 for the checkpoint's own")
+    if isinstance(nfe, bool) or not isinstance(nfe, int) or not 1 <= nfe <= MAX_NFE:
+        raise ValueError(f"nfe={nfe!r} must be an integer in 1..{MAX_NFE}")
     if mode == "grid":
         return timestep_grid(nfe, shift)
     if nfe < len(own):

@@ -15,6 +15,9 @@ from .case import said, ticket
 USER = "bystander"
 SLOW_FPS, CALM_FPS, QUICK_FPS = 1, 24, 120
 ATTEMPTS = 20
+PATIENCE_S = 120.0
+FEWEST = 3
+"""Pictures that a bystander sees at least."""
 
 
 @contextmanager
@@ -57,7 +60,8 @@ class Bystander:
         try:
             with game(self._live, "w", CALM_FPS) as stream:
                 self._playing.set()
-                while not self._leave.is_set():
+                # However short a siege was, a few dreamed frames of it are there to be compared.
+                while not self._leave.is_set() or len(stream.units) < FEWEST:
                     stream.unit()
                 self.units = stream.units
         except BaseException as error:  # noqa: BLE001 (raised by the test that looks)
@@ -66,11 +70,12 @@ class Bystander:
 
     def start(self) -> None:
         self._thread.start()
-        assert self._playing.wait(30)
+        assert self._playing.wait(PATIENCE_S)
 
     def stop(self) -> None:
         self._leave.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE_S)
+        assert not self._thread.is_alive(), "the bystander's game stands still"
         if self.error is not None:
             raise self.error
 

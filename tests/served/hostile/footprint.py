@@ -17,6 +17,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from worldloop.codec import sandbox
+
 from ..client import SERVER_THREAD, WAIT_S, Live
 from .hours import HourHand
 
@@ -117,14 +119,24 @@ def holds_more(before: Any, now: Any) -> bool:
 
 
 def open_files() -> dict[str, int]:
-    """Open descriptors of this process by kind; the ends of the sockets that the tests hold count as well."""
+    """Open descriptors of this process by kind; the ends of the sockets that the tests hold count as well.
+
+    Without those of the pictures' reader, which is kept for the next upload, or was ended by the last one.
+    """
     kinds: Counter[str] = Counter()
-    for number in os.listdir("/proc/self/fd"):
+    for number in set(os.listdir("/proc/self/fd")) - reader_pipes():
         try:
             kinds[re.sub(r"\d+", "", os.readlink(f"/proc/self/fd/{number}"))] += 1
         except OSError:
             continue
     return dict(kinds)
+
+
+def reader_pipes() -> set[str]:
+    """Numbers of the descriptors to the process that reads pictures."""
+    process = sandbox._helper._process
+    pipes = () if process is None else (process.stdin, process.stdout)
+    return {str(pipe.fileno()) for pipe in pipes if pipe is not None and not pipe.closed}
 
 
 def resident_mb() -> float:

@@ -252,7 +252,7 @@ class opened:  # noqa: N801 (a context manager)
         self._scene, self._user = scene, user
 
     def __enter__(self) -> RawSocket:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while True:
             self._context = raw_socket(self._scene.url, f"/ws/{self._user}")
             rogue = self._context.__enter__()
