@@ -174,6 +174,62 @@ def train(
         typer.echo(f"wrote {made}")
 
 
+@app.command()
+def distil(
+    teacher: Annotated[str, typer.Argument(help="A shipped model (meadow-picture), or a checkpoint's path.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Write the student here: a name that ends in picture.safetensors or video.safetensors."
+        ),
+    ],
+    passes: Annotated[int, typer.Option(min=1, help="Denoising passes of the student.")] = 4,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="What is made to learn from, one prompt a line; none describes the meadow."),
+    ] = None,
+    rollouts: Annotated[int, typer.Option(min=2, help="How many, where no prompts are given.")] = 256,
+    latents: Annotated[
+        int | None,
+        typer.Option(min=1, help="Latent frames of each: 1 of a picture model, else 9 as it stands."),
+    ] = None,
+    teacher_steps: Annotated[int, typer.Option(help="Of the teacher, a multiple of the passes.")] = 32,
+    guidance: Annotated[float | None, typer.Option(help="Of the teacher; none is its own.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the optimiser.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything that is drawn.")] = 1,
+    threads: Annotated[int, typer.Option(help="CPU threads; 0 takes all.")] = 0,
+) -> None:
+    """Make a picture or video model quick: a student learns to end in a few passes where the teacher ends in many."""
+    with clear_errors():
+        from worldloop.models.device import set_threads
+        from worldloop.models.registry import is_video
+        from worldloop.trainer.few_steps import FewStepRecipe
+        from worldloop.trainer.few_steps import distil as make
+        from worldloop.trainer.text_data import meadow_prompts, read_prompts
+        from worldloop.trainer.text_evaluate import find_text_model
+
+        if (checkpoint := find_text_model(teacher)) is None:
+            raise InvalidInputError(
+                f"{teacher!r} must be a picture or video model: a shipped one's name, or a path"
+            )
+        walks = is_video(checkpoint)
+        told = read_prompts(prompts) if prompts else meadow_prompts(rollouts, seed=seed, walks=walks)
+        set_threads(threads)
+        recipe = FewStepRecipe(
+            passes=passes, teacher_steps=teacher_steps, latent_frames=latents or (9 if walks else 1), steps=steps,
+            seed=seed,
+        )  # fmt: skip
+        made = make(
+            checkpoint, out, told, recipe, guidance=guidance,
+            on_rollout=lambda done: typer.echo(f"{done} of {len(told)} rollouts", err=True),
+            on_step=lambda step, loss: typer.echo(f"step {step} of {steps}, loss {loss:.4f}", err=True),
+        )  # fmt: skip
+        typer.echo(
+            f"wrote {made.path}: in {passes} passes, the teacher ends {made.before:.2f} from where it ends in "
+            f"{teacher_steps}, the student {made.after:.2f}"
+        )
+
+
 @app.command("eval")
 def evaluate(
     world: Annotated[

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from worldloop.cli import app
 from worldloop.core.files import file_hash
 from worldloop.loops.rollout import Chunk, Rollout
 from worldloop.loops.rollout_file import pack_rollout, unpack_rollout
 from worldloop.loops.video_model import VideoModel
 from worldloop.models.causal import CausalTransformer
 from worldloop.models.causal_weights import read_video_config
-from worldloop.testing import random_video_model, tiny_video
+from worldloop.testing import random_video_model, tiny_picture, tiny_video
 from worldloop.trainer.few_steps import FewStepRecipe, Paths, distil, student_config, train_few_steps
 from worldloop.trainer.rollout_profile import distance, record_videos
+from worldloop.trainer.text_data import meadow_prompts
+from worldloop.trainer.text_recipes import VOCABULARY
 
 PROMPTS = ["a lake", "walk in the meadow", "a", "lake", "walk", "the lake in the meadow"]
 RECIPE = FewStepRecipe(
@@ -147,19 +152,90 @@ def test_a_checkpoint_becomes_one_that_can_be_served(frames: int, tmp_path: Path
     }  # fmt: skip
     checkpoint = tiny_video(tmp_path, guidance=2.0, solver="euler", steps=4, **still)
     recipe = replace(RECIPE, steps=2, batch=2, teacher_steps=4, latent_frames=frames)
-    out = distil(
+    heard: list[int] = []
+    (tmp_path / "students").mkdir()
+    made = distil(
         checkpoint,
-        tmp_path / "autoencoder.safetensors",
-        tmp_path / "few-video.safetensors",
-        PROMPTS[:2],
+        tmp_path / "students" / "few-video.safetensors",
+        PROMPTS[:3],
         recipe,
+        on_rollout=heard.append,
     )
 
-    config = read_video_config(out)
+    config = read_video_config(made.path)
     assert (config.steps, config.solver, config.guidance) == (2, "euler", 1.0)
     assert replace(config, steps=4, guidance=2.0) == read_video_config(checkpoint)
-    assert file_hash(out) != file_hash(checkpoint)
-    served = VideoModel.load(
-        out, tmp_path / "autoencoder.safetensors", device=torch.device("cpu"), dtype=torch.float32
-    )
+    assert file_hash(made.path) != file_hash(checkpoint)
+    assert heard == [1, 2, 3]
+    assert made.before > 0 and made.after > 0
+    # It is served from where it is: what it needs lies beside it.
+    autoencoder = made.path.parent / "autoencoder.safetensors"
+    served = VideoModel.load(made.path, autoencoder, device=torch.device("cpu"), dtype=torch.float32)
     assert len(next(record_videos(served, ["a lake"], latent_frames=frames)).chunks) == frames
+
+
+def run(*words: object) -> tuple[int, str]:
+    answer = CliRunner().invoke(app, ["distil", *map(str, words), "--threads", "1"])
+    return answer.exit_code, answer.output
+
+
+@pytest.mark.parametrize("kind", ["picture", "video"])
+def test_the_command_makes_a_student_that_draws(kind: str, tmp_path: Path, one_thread: None) -> None:
+    teacher = (tiny_picture if kind == "picture" else tiny_video)(
+        tmp_path, guidance=2.0, solver="euler", steps=4
+    )
+    (tmp_path / "prompts.txt").write_text("a lake\n\nwalk in the meadow\nthe lake\n")
+    out = tmp_path / f"few-{kind}.safetensors"
+    words = ["--passes", 2, "--teacher-steps", 4, "--steps", 2, "--prompts", tmp_path / "prompts.txt"]
+    latents = ["--latents", 4] if kind == "video" else []
+
+    code, said = run(teacher, "--out", out, *words, *latents)
+
+    assert code == 0, said
+    assert "3 of 3 rollouts" in said
+    assert "step 2 of 2, loss" in said
+    assert re.search(
+        r"wrote .*: in 2 passes, the teacher ends \d.\d\d from .* 4, the student \d.\d\d\n", said
+    )
+    draw = ["a lake", "--model", str(out), "--set", "threads=1"]
+    file, length = ("a.png", []) if kind == "picture" else ("a.mp4", ["--seconds", "1"])
+    draw += ["--out", str(tmp_path / file), *length]
+    assert CliRunner().invoke(app, [kind, *draw]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["nowhere", "--out", "a-video.safetensors"], "'nowhere' must be a picture or video model"),
+        (["{teacher}", "--out", "a-picture.safetensors"], "must end as tiny-video.safetensors does"),
+        (["{teacher}", "--out", "no/a-video.safetensors"], "there is no folder 'no'"),
+        (["{teacher}", "--out", "{teacher}"], "is the teacher itself"),
+        (
+            ["{teacher}", "--out", "a-video.safetensors", "--passes", 3],
+            "32 steps must be a multiple of",
+        ),
+        (["{teacher}", "--out", "a-video.safetensors", "--prompts", "no.txt"], "no.txt cannot be read"),
+        (["{teacher}", "--out", "a-video.safetensors", "--prompts", "one.txt"], "1 prompts: two are needed"),
+    ],
+)
+def test_what_cannot_be_made_is_said_in_one_line(
+    words: list[object], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    teacher = tiny_video(tmp_path)
+    (tmp_path / "one.txt").write_text("a lake")
+    before = sorted(tmp_path.iterdir())
+
+    code, said = run(*(str(word).format(teacher=teacher) for word in words))
+
+    assert (code, says in said, said.count("\n")) == (2, True, 1), said
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_the_meadow_is_told_in_words_that_its_models_know() -> None:
+    places, walks = (meadow_prompts(8, seed=3, walks=walks) for walks in (False, True))
+    known = set(VOCABULARY)
+    for place, way in zip(places, walks, strict=True):
+        assert way.startswith(place + ", walking ")
+        assert set(re.findall("[a-z]+", way)) <= known
+    assert len(set(places)) == 8

@@ -17,7 +17,9 @@ Owns the pairs, the loss and the student's config. Does not own recording (`roll
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,15 +27,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from worldloop.core.errors import InvalidInputError
+from worldloop.core.files import check_writable
 from worldloop.loops.rollout import Chunk, Rollout
 from worldloop.loops.video_model import VideoModel
 from worldloop.models.causal import CausalTransformer
 from worldloop.models.causal_clip import CausalClip, clip_velocity
 from worldloop.models.causal_weights import VideoConfig, save_video
 from worldloop.models.flow import sigma_grid, timestep
+from worldloop.models.registry import AUTOENCODER, is_picture, is_video
 from worldloop.trainer.masters import Masters
-from worldloop.trainer.rollout_profile import record_videos
+from worldloop.trainer.rollout_profile import distance, record_videos
 
+HELD_OUT = 8
 SAME_SIGMA = 1e-9
 
 
@@ -66,6 +72,21 @@ class FewStepRecipe:
     def rate_scale(self, step: int) -> float:
         """Factor on the learning rates at `step`: up, then down to a tenth."""
         return min(1.0, (step + 1) / self.warmup) * max(0.1, 1 - step / self.steps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Distilled:
+    """A student that was made.
+
+    Attributes:
+        path: its checkpoint.
+        before, after: how far from the teacher's latents the teacher itself and the student end in the student's number
+            of passes, on prompts and seeds that were not learned from; see `rollout_profile.distance`.
+    """
+
+    path: Path
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,30 +165,87 @@ def train_few_steps(
 
 def distil(
     checkpoint: Path,
-    autoencoder: Path,
     out: Path,
     prompts: Sequence[str],
     recipe: FewStepRecipe,
     *,
     guidance: float | None = None,
+    on_rollout: Callable[[int], object] | None = None,
     on_step: Callable[[int, float], object] | None = None,
-) -> Path:
-    """Record a checkpoint's rollouts of `prompts` and write a few-step student of it to `out`; returns `out`.
+) -> Distilled:
+    """Record a checkpoint's rollouts of `prompts` and write a few-step student of it to `out`, ready to be served.
+
+    The files that the checkpoint needs beside it are copied beside `out`.
 
     Args:
+        prompts: one a rollout; the last eighth of them is not learned from but measured by.
         guidance: of the teacher; None for the checkpoint's own.
+        on_rollout: hears of each rollout that is recorded (from 1).
 
     Raises:
         CheckpointError: a file is refused.
-        ValueError: the checkpoint cannot make such rollouts.
+        InvalidInputError: fewer than two prompts, `out` cannot be written or is of another kind, or the checkpoint
+            cannot make such rollouts.
     """
-    model = VideoModel.load(checkpoint, autoencoder, device=torch.device("cpu"), dtype=torch.float32)
-    wishes: dict[str, Any] = {"steps": recipe.teacher_steps, "solver": "euler", "guidance": guidance}
-    rollouts = record_videos(model, prompts, latent_frames=recipe.latent_frames, seed=recipe.seed, **wishes)
-    paths = Paths.of(rollouts, model.config, recipe.passes)
+    _check(checkpoint, out, prompts, recipe)
+    model = VideoModel.load(
+        checkpoint, checkpoint.parent / AUTOENCODER, device=torch.device("cpu"), dtype=torch.float32
+    )
+    wishes: dict[str, Any] = {"solver": "euler", "guidance": guidance}
+    records = record_videos(
+        model,
+        prompts,
+        latent_frames=recipe.latent_frames,
+        seed=recipe.seed,
+        steps=recipe.teacher_steps,
+        **wishes,
+    )
+    if on_rollout is not None:
+        records = _counted(records, on_rollout)
+    held_out = max(1, len(prompts) // HELD_OUT)
+    paths = Paths.of(itertools.islice(records, len(prompts) - held_out), model.config, recipe.passes)
+    unseen = list(records)
+    before = distance(model, unseen, steps=recipe.passes, **wishes)
     student = train_few_steps(model.network, model.config, paths, recipe, on_step=on_step)
     save_video(out, student, student_config(model.config, recipe.passes))
-    return out
+    for file in _beside(checkpoint, model.config):
+        if file.is_file() and not (out.parent / file.name).exists():
+            shutil.copyfile(file, out.parent / file.name)
+    after = distance(
+        VideoModel.load(out, out.parent / AUTOENCODER, device=torch.device("cpu"), dtype=torch.float32),
+        unseen,
+    )
+    return Distilled(path=out, before=before, after=after)
+
+
+def _check(checkpoint: Path, out: Path, prompts: Sequence[str], recipe: FewStepRecipe) -> None:
+    check_writable(out)
+    if is_video(checkpoint) != is_video(out) or is_picture(checkpoint) != is_picture(out):
+        raise InvalidInputError(
+            f"{out.name} must end as {checkpoint.name} does, so that it is found: "
+            f"{'video' if is_video(checkpoint) else 'picture'}.safetensors"
+        )
+    if out.exists() and out.samefile(checkpoint):
+        raise InvalidInputError(f"{out.name} is the teacher itself: write the student to another file")
+    if len(prompts) < 2:
+        raise InvalidInputError(f"{len(prompts)} prompts: two are needed at least, one of them to measure by")
+    if recipe.passes < 1 or recipe.teacher_steps % recipe.passes:
+        raise InvalidInputError(
+            f"the teacher's {recipe.teacher_steps} steps must be a multiple of the student's {recipe.passes} passes"
+        )
+
+
+def _beside(checkpoint: Path, config: VideoConfig) -> list[Path]:
+    """Files that a checkpoint is served with."""
+    picture = config.facts.get("picture")
+    names = [AUTOENCODER, *([str(picture["file"])] if isinstance(picture, dict) else [])]
+    return [checkpoint.parent / name for name in names]
+
+
+def _counted(records: Iterator[Rollout], hear: Callable[[int], object]) -> Iterator[Rollout]:
+    for number, record in enumerate(records, start=1):
+        yield record
+        hear(number)
 
 
 def _loss(

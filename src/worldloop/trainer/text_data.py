@@ -1,18 +1,22 @@
 """Batches with captions for the models that read text: pictures for one kind, walks for the other.
 
-Owns the choice of worlds for training and for validation, and the wording of captions. Called by `text_run`.
+Owns the choice of worlds for training and for validation, the wording of captions, and prompts. Called by `text_run`
+and the command line.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 from torch import Tensor
 
+from worldloop.core.errors import InvalidInputError
 from worldloop.models.autoencoder import Autoencoder, LatentStats
-from worldloop.simulators.captions import rephrase
+from worldloop.simulators.captions import rephrase, walk
+from worldloop.simulators.meadow import VIEW
 from worldloop.trainer.stills import StillCodes, scenes
 from worldloop.trainer.strolls import StrollClips, record_strolls
 from worldloop.trainer.text_recipes import TextRecipe
@@ -31,6 +35,25 @@ class TextData(Protocol):
 
     def check(self) -> tuple[Tensor, list[str]]:
         """Held-out latents and their plain captions, always the same."""
+
+
+def meadow_prompts(count: int, *, seed: int, walks: bool) -> list[str]:
+    """What pictures of the meadow are told by, and with `walks` which way the walker goes."""
+    rng = np.random.default_rng(seed)
+    places = scenes(count, VIEW, rng, first_world=seed, worlds=STILL_WORLDS).phrases()
+    ways = [walk([int(direction)] * 2) for direction in rng.integers(1, 5, count)]
+    return [", ".join([*place, way] if walks else place) for place, way in zip(places, ways, strict=True)]
+
+
+def read_prompts(path: Path) -> list[str]:
+    """The prompts of a text file, one a line; empty lines are passed over. InvalidInputError when it cannot be read."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInputError(
+            f"{path.name} cannot be read: text in UTF-8 is needed, one prompt a line"
+        ) from error
+    return [line.strip() for line in lines if line.strip()]
 
 
 def text_data(recipe: TextRecipe, autoencoder: Autoencoder, stats: LatentStats) -> TextData:
