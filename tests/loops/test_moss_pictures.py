@@ -17,6 +17,7 @@ from worldloop.engine.contract import Done
 from worldloop.loops.moss_pictures import MossPictures
 from worldloop.loops.picture import PictureLoop, PictureRequest, PictureResult
 from worldloop.loops.picture_model import PHASES, PictureModel, one_by_one, resident
+from worldloop.loops.rollout import Profile, Rollout
 from worldloop.loops.units import run_unit
 from worldloop.models.portable_noise import portable_rows
 from worldloop.testing_moss import SKIPPED, TINY, tiny_moss
@@ -240,3 +241,17 @@ def test_parts_leave_before_others_come(pictures: MossPictures) -> None:
     ]  # fmt: skip
     model.place(frozenset(PHASES))
     assert moves[5:] == [("encoder", "cuda"), ("network", "cuda")]
+
+
+def test_its_recorded_predictions_make_it_again_without_a_pass(
+    pictures: MossPictures, passes: list[tuple[str, int]]
+) -> None:
+    record = Rollout()
+    made = make(pictures, request(profile=Profile(record=record)))
+    passes.clear()
+
+    again = make(pictures, request(profile=Profile(override=record.predictions())))
+
+    assert passes == []
+    assert made.pixels.tobytes() == again.pixels.tobytes() == make(pictures, request()).pixels.tobytes()
+    assert [step.timestep for step in record.chunks[0].steps] == reference.timesteps(STEPS, 5.0)

@@ -22,6 +22,7 @@ from worldloop.loops.picture import (
     preview_steps,
 )
 from worldloop.loops.picture_model import PHASES
+from worldloop.loops.rollout import Profile, Rollout
 from worldloop.loops.video import VideoLoop
 from worldloop.loops.video_request import VideoRequest
 from worldloop.testing import random_picture_model, random_video_model, run_unit
@@ -280,3 +281,64 @@ def test_work_left_shrinks_with_the_steps(loop: PictureLoop) -> None:
     assert half == {"denoise": 2, "decode": 3}
     assert end == {"decode": 3}
     assert loop.price(wish()).chunk == loop.work(wish())
+
+
+# -- profiles -------------------------------------------------------------------------------------------------------
+def recorded(loop: PictureLoop, **changes: Any) -> tuple[PictureResult, Rollout]:
+    record = Rollout()
+    return made(loop, wish(profile=Profile(record=record), **changes)), record
+
+
+@pytest.mark.parametrize("guidance", [1.0, 2.0])
+def test_a_recorded_picture_has_the_same_bytes_and_its_predictions_make_it_again_without_a_pass(
+    loop: PictureLoop, guidance: float
+) -> None:
+    plain = made(loop, wish(guidance=guidance))
+    first, record = recorded(loop, guidance=guidance)
+    loop.model.asked.clear()  # type: ignore[attr-defined]
+
+    again = made(loop, wish(guidance=guidance, profile=Profile(override=record.predictions())))
+
+    assert same(plain, first) and same(first, again)
+    assert not [asked for asked in loop.model.asked if asked[0] == "predict"]  # type: ignore[attr-defined]
+    (chunk,) = record.chunks
+    assert (record.family, record.seed, chunk.frame, len(chunk.steps)) == ("picture", 3, 0, 3)
+    assert torch.equal(chunk.steps[0].x_t[0], loop.model.noise(3, (48, 64)))
+    assert torch.equal(chunk.told["cond"], loop.model.encode_text("a lake"))
+    assert set(chunk.told) == ({"cond"} if guidance == 1 else {"cond", "uncond"})
+    assert set(chunk.steps[0].branches) == (set() if guidance == 1 else {"cond", "uncond"})
+
+
+def test_control_another_prediction_makes_another_picture(loop: PictureLoop) -> None:
+    first, record = recorded(loop)
+    other = {at: v + 0.5 if at[1] == 2 else v for at, v in record.predictions().items()}
+
+    assert not same(made(loop, wish(profile=Profile(override=other))), first)
+
+
+def test_some_predictions_may_be_given_and_the_others_made(loop: PictureLoop) -> None:
+    first, record = recorded(loop)
+    some = {at: v for at, v in record.predictions().items() if at[1] != 1}
+    loop.model.asked.clear()  # type: ignore[attr-defined]
+
+    assert same(made(loop, wish(profile=Profile(override=some))), first)
+    assert [asked for asked in loop.model.asked if asked[0] == "predict"] == [  # type: ignore[attr-defined]
+        ("predict", False),
+        ("predict", True),
+    ]
+
+
+def test_what_cannot_be_recorded_or_given_is_refused(loop: PictureLoop) -> None:
+    _, record = recorded(loop)
+    v = record.predictions()[0, 0]
+    for profile, says in (
+        (Profile(record=record), "is of a picture rollout already"),
+        (Profile(override={(0, 3): v}), "only steps below 3"),
+        (Profile(override={(0, 0): v[0]}), r"is torch.float32 \(8, 3, 4\)"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            loop.init(wish(profile=profile))
+    # What an order costs may be asked as often as one likes.
+    fresh = Profile(record=Rollout())
+    loop.price(wish(profile=fresh))
+    assert made(loop, wish(profile=fresh)).steps == 3

@@ -124,7 +124,7 @@ WRONG: dict[str, tuple[Change, str]] = {
     "another shape": (put("chunk0.step0.x_t", torch.zeros(2, 8, 3, 3)), r"is \(2, 8, 3, 3\); \(2, 8, 3, 4\) is needed"),
     "one too many": (put("extra", torch.zeros(1)), r"tensor 'extra' is unexpected"),
     "not finite": (put("chunk0.latents", torch.full((2, 8, 3, 4), torch.nan)), r"not finite"),
-    "another format": (say({"format": "worldloop-rollout-2"}), r"format: "),
+    "another format": (say({"format": "worldloop-rollout-2"}), r"format is '"),
     "no chunks": (say({"chunks": []}), r"chunks: "),
     "another type": (say({"seed": "3"}), r"seed: "),
     "an unknown fact": (say({"more": 1}), r"more: "),
@@ -152,7 +152,7 @@ def test_a_damaged_file_another_kind_and_no_file_are_refused(record: Rollout, tm
     with pytest.raises(SnapshotError, match="damaged"):
         unpack_rollout(data[:-10])
     other = pack(TapeFacts.model_construct(start=None, runs=(), sha256=""), {})
-    with pytest.raises(SnapshotError, match="format: "):
+    with pytest.raises(SnapshotError, match="format is '"):
         unpack_rollout(other)
     with pytest.raises(InvalidInputError, match=r"none\.rollout cannot be read"):
         load_rollout(tmp_path / "none.rollout")

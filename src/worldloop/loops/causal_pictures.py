@@ -166,6 +166,9 @@ class CausalPictures:
     def schedule(self, steps: int, shift: float) -> tuple[float, ...]:
         return sigma_grid(steps, shift)
 
+    def timestep(self, sigma: float) -> float:
+        return timestep(sigma)
+
     def condition(self, text: Tensor, size: Size) -> Reading:
         memory = CausalMemory(
             self._memory_config(size), self._rope(size), dtype=self.dtype, device=self.device

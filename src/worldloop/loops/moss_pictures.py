@@ -156,6 +156,9 @@ class MossPictures:
     def schedule(self, steps: int, shift: float) -> tuple[float, ...]:
         return schedule.sigmas(steps, shift, self.checkpoint.schedule.train_steps)
 
+    def timestep(self, sigma: float) -> float:
+        return schedule.timestep(sigma, self.checkpoint.schedule.train_steps)
+
     def condition(self, text: Tensor, size: Size) -> Condition:
         return self.network.condition(text, self._grid(size))
 
@@ -163,8 +166,7 @@ class MossPictures:
         self, x: Tensor, sigma: float, condition: Condition, *, step: int, steps: int, negative: bool
     ) -> Tensor:
         skipped = self.checkpoint.skip.at(step, steps) if negative else frozenset[int]()
-        timestep = schedule.timestep(sigma, self.checkpoint.schedule.train_steps)
-        velocity: Tensor = self.network(x, timestep, condition, skipped)
+        velocity: Tensor = self.network(x, self.timestep(sigma), condition, skipped)
         return velocity
 
     def advance(

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from worldloop.engine.contract import BatchOp, Done, Emit, Op, Plan, Price, Result, Work
 from worldloop.loops.picture_model import PHASES, Phase, PictureModel, Size, StartLatent
+from worldloop.loops.rollout import SERVE, Profile, Step
 from worldloop.loops.units import inference
 from worldloop.models.causal_weights import check_guidance
 from worldloop.models.flow import guide
@@ -53,6 +55,7 @@ class PictureRequest:
         steps: before duplicates are dropped.
         guidance, shift: of the sampler.
         previews: pictures on the way, evenly spread over the steps.
+        profile: what is recorded or given (`rollout`): one chunk of one frame, and each branch's text by its name.
         one_by_one: have only the running phase's weights on the device. There are no previews then: each would move
             the weights back and forth.
     """
@@ -65,6 +68,7 @@ class PictureRequest:
     shift: float
     negative: str = ""
     previews: int = 0
+    profile: Profile = SERVE
     one_by_one: bool = False
 
 
@@ -91,7 +95,7 @@ class Branch:
 
     Attributes:
         prompt: what it is told.
-        text: its encoding, None before.
+        text: its encoding, None before, and after it was conditioned on unless a record is to have it.
         condition: what passes read of it, None before.
     """
 
@@ -190,6 +194,10 @@ class PictureLoop:
             ValueError: anything about it that cannot be.
         """
         state = self._checked(request)
+        if request.profile.override:
+            noise = self.model.noise(request.seed, request.size)
+            request.profile.check(shape=(1, *noise.shape), steps=state.steps)
+        request.profile.begin("picture", request.seed)
         for branch in state.branches[1:]:
             if branch.prompt in self._texts:
                 self._texts.move_to_end(branch.prompt)
@@ -231,12 +239,17 @@ class PictureLoop:
                 state.x, state.noise_hash = made["x"], made["hash"]
             case "condition":
                 branch = state.branches[made["branch"]]
-                branch.condition, branch.text = made["condition"], None
+                branch.condition = made["condition"]
+                if state.request.profile.record is None:
+                    branch.text = None
             case "denoise" if made["x"] is None:
                 state.velocities.append(made["velocity"])
             case "denoise":
                 state.velocities, state.x, state.preview = [], made["x"], made["preview"]
+                state.request.profile.step(0, made["seen"])
                 state.step += 1
+                if state.step == state.steps:
+                    state.request.profile.chunk(0, state.x[None], partial(_told, state))
             case "preview":
                 last = state.piece + 1 == self._pieces(state.request)
                 state.preview = None if last else made["value"]
@@ -345,17 +358,32 @@ class PictureLoop:
         request, step, x = state.request, state.step, state.x
         assert x is not None
         sigma, after = state.sigmas[step : step + 2]
-        velocity = self.model.predict(
-            x, sigma, state.branches[index].condition, step=step, steps=state.steps, negative=index == 1
-        )
-        if index + 1 < len(state.branches):
-            return Result(outputs={"op": plan.op, "velocity": velocity, "x": None})
-        if state.velocities:
-            velocity = guide(state.velocities[0], velocity, request.guidance)
+        made: list[Tensor] = []
+        given = request.profile.given(0, step, x)
+        if given is not None:
+            velocity = given[0]
+        else:
+            velocity = self.model.predict(
+                x, sigma, state.branches[index].condition, step=step, steps=state.steps, negative=index == 1
+            )
+            if index + 1 < len(state.branches):
+                return Result(outputs={"op": plan.op, "velocity": velocity, "x": None})
+            made = [*state.velocities, velocity]
+            if len(made) > 1:
+                velocity = guide(made[0], made[1], request.guidance)
         preview = self.model.clean(x, velocity, sigma) if step in state.previews else None
         moved = self.model.advance(x, velocity, sigma, after, seed=request.seed, step=step)
         emits = () if preview is not None else (_emit(None, request, step + 1),)
-        return Result(outputs={"op": plan.op, "x": moved, "preview": preview}, emits=emits)
+        seen = partial(self._seen, x, velocity, sigma, step, made)
+        return Result(outputs={"op": plan.op, "x": moved, "preview": preview, "seen": seen}, emits=emits)
+
+    def _seen(self, x: Tensor, v: Tensor, sigma: float, step: int, made: Sequence[Tensor]) -> Step:
+        """What a record keeps of a step; `made` are the branches' predictions."""
+        told, x0 = self.model.timestep(sigma), self.model.clean(x, v, sigma)
+        branches = (
+            {name: each[None] for name, each in zip(BRANCHES, made, strict=False)} if len(made) > 1 else {}
+        )
+        return Step(step, told, 1 - sigma, sigma, x[None], v[None], x0[None], branches)
 
     def _preview(self, plan: Plan) -> Result:
         state, piece = self._place(plan), plan.inputs["piece"]
@@ -381,6 +409,10 @@ class PictureLoop:
 def preview_steps(previews: int, steps: int) -> frozenset[int]:
     """The steps after which previews are made: evenly spread, at most one a step, none after the last."""
     return frozenset(round((k + 1) * steps / (previews + 1)) - 1 for k in range(previews)) - {-1, steps - 1}
+
+
+def _told(state: PictureState) -> dict[str, Tensor]:
+    return {name: branch.text.cpu() for name, branch in zip(BRANCHES, state.branches, strict=False)}
 
 
 def _emit(

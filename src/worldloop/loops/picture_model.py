@@ -119,6 +119,10 @@ class PictureModel(Protocol):
         """Sigmas from the first pass to 0; one more than the passes that are made. ValueError when out of range."""
         ...
 
+    def timestep(self, sigma: float) -> float:
+        """What the network is told of a sigma."""
+        ...
+
     def condition(self, text: Any, size: Size) -> Any:
         """Phase denoise, once a picture and branch: everything that does not depend on the timestep."""
         ...

@@ -1,5 +1,5 @@
-"""What a rollout went through, step by step, and predictions that stand in for the network's. One mechanism for worlds
-and videos.
+"""What a rollout went through, step by step, and predictions that stand in for the network's. One mechanism for worlds,
+videos and pictures.
 
     record = Rollout()
     VideoRequest(..., profile=Profile(record=record))                           the same bytes, and a record of them
@@ -8,7 +8,8 @@ and videos.
 A loop asks the profile before each forward and tells it of each step and chunk that is finished, in `advance`, so that
 a unit that runs twice is recorded once. A record is for training (few-step students, reinforcement learning), an
 override for feature caches and parity tests. Owns both; not the solver (`models.flow`, `models.sampling`) and not the
-file (`rollout_file`). Shapes: F latent frames of a chunk, then one family's latent: world `[N, C]`, video `[C, y, x]`.
+file (`rollout_file`). Shapes: F latent frames of a chunk, then one family's latent: world `[N, C]`, video `[C, y, x]`,
+picture that of its model, as one chunk of one frame.
 """
 
 from __future__ import annotations
