@@ -66,7 +66,7 @@ def test_opening_has_the_same_knobs_and_defaults(monkeypatch: pytest.MonkeyPatch
 
     # In Python nobody waits for pictures at a rate.
     assert given | {"rate": 0.0, "load_limit": 0.0} == takes
-    assert (given["rate"], given["load_limit"]) == (8.75, 1.0)
+    assert (given["rate"], given["load_limit"]) == (8.75, 1.25)
 
 
 def test_every_setting_is_read_somewhere() -> None:

@@ -173,12 +173,12 @@ class Settings(BaseSettings):
         "alone up to rounding, not to the byte.",
     )
     load_limit: float = Field(
-        1.0,
+        1.25,
         ge=0,
         le=1000,
         allow_inf_nan=False,
         description="Share of the device's time that games may need, as measured; one that does not fit beside the "
-        "others is refused. 0 is no limit.",
+        "others is refused. Above 1, all get their pictures that much later. 0 is no limit.",
     )
     memory_limit_mib: int = Field(
         0,
