@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from worldloop.api import Session, World, load_world
     from worldloop.facade import CtrlInput, WorldEngine
     from worldloop.pictures import PictureMaker, load_picture
+    from worldloop.videos import Roll, VideoMaker, load_video
 
 __version__ = "0.1.0"
 
@@ -40,25 +41,31 @@ __all__ = [
     "NotReadyError",
     "PictureError",
     "PictureMaker",
+    "Roll",
     "Session",
     "SessionEndedError",
     "SettingsError",
     "SnapshotError",
     "TicketError",
+    "VideoMaker",
     "World",
     "WorldEngine",
     "WorldloopError",
     "load_picture",
+    "load_video",
     "load_world",
 ]
 
 _LAZY = {
     "CtrlInput": "facade",
     "PictureMaker": "pictures",
+    "Roll": "videos",
     "Session": "api",
+    "VideoMaker": "videos",
     "World": "api",
     "WorldEngine": "facade",
     "load_picture": "pictures",
+    "load_video": "videos",
     "load_world": "api",
 }
 

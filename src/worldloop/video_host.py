@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,19 +106,49 @@ class VideoHost:
         """
         pictures = pictures_of(order.seconds, self.fps)
         try:
-            first = None if order.first is None else self._encode(order.first)
-            painter, chunk = self._loop.first_frame, self.model.config.chunk_frames
-            draw = painter.request(order.prompt, order.seed) if painter and order.draws else None
-            request = VideoRequest(
-                prompt=self.model.encode_text(order.prompt),
-                seed=order.seed,
-                latent_frames=latents_of(pictures, chunk, first=first is not None or draw is not None),
-                first=first,
-                draw=draw,
-            )
-            return VideoRollout(self.engine.open(self._loop, request, keep_chunks=True), pictures)
+            request = self.request(order.prompt, order.seed, pictures, first=order.first, draw=order.draws)
+            return VideoRollout(self.open(request), pictures)
         except ValueError as error:
             raise InvalidInputError(str(error)) from error
+
+    def request(
+        self,
+        prompt: str,
+        seed: int,
+        pictures: int | None,
+        *,
+        first: NDArray[np.uint8] | None = None,
+        draw: bool = False,
+        context: torch.Tensor | None = None,
+        **wishes: Any,
+    ) -> VideoRequest:
+        """What rolls out so many pictures at least, or without an end.
+
+        Args:
+            first: uint8 `[H, W, 3]` of `frame_size`.
+            draw: whether a first frame is drawn where none is given, as far as there is a picture model for it.
+            context, wishes: fields of `VideoRequest`.
+
+        Raises:
+            ValueError: the model cannot read the prompt.
+        """
+        painter, chunk = self._loop.first_frame, self.model.config.chunk_frames
+        drawing = (
+            painter.request(prompt, seed) if painter and draw and first is None and context is None else None
+        )
+        latents = None
+        if pictures is not None and context is not None:
+            latents = chunk * math.ceil(pictures / (GROUP * chunk))
+        elif pictures is not None:
+            latents = latents_of(pictures, chunk, first=first is not None or drawing is not None)
+        return VideoRequest(
+            prompt=self.model.encode_text(prompt), seed=seed, latent_frames=latents, draw=drawing, context=context,
+            first=None if first is None else self._encode(first), **wishes,
+        )  # fmt: skip
+
+    def open(self, request: VideoRequest) -> Handle[VideoState]:
+        """A session of the engine whose chunks are taken. Raises what `VideoLoop.init` and the engine raise."""
+        return self.engine.open(self._loop, request, keep_chunks=True)
 
     def seconds_left(self, order: VideoOrder, made: int) -> float | None:
         """How long an order takes from `made` pictures on, as measured; None while that is unknown."""
