@@ -26,6 +26,7 @@ from worldloop.core.settings import Settings
 from worldloop.server.app import create_app
 from worldloop.server.run import listen, make_server, url_of
 from worldloop.session.host import Host
+from worldloop.session.observer import Levels
 from worldloop.session.picture_host import PictureHost
 from worldloop.session.videos import VideoHost
 
@@ -67,7 +68,11 @@ class Live:
         assert self._ready.wait(WAIT_S), "the server did not come up"
 
     def _run(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._listener]))
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        await self._server.serve(sockets=[self._listener])
 
     def close(self) -> None:
         """Stop as a signal would, and wait. The host stays open."""
@@ -75,6 +80,14 @@ class Live:
         self._thread.join(WAIT_S)
         assert not self._thread.is_alive(), "the server did not stop"
         self._listener.close()
+
+    def levels(self) -> Levels:
+        """What the metrics would show now. Read on the server's loop: it changes on no other thread."""
+
+        async def read() -> Levels:
+            return self.arena.levels()
+
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result(WAIT_S)
 
     def http(self) -> httpx.Client:
         # Plain HTTP needs no certificates, and reading them takes longer than a request.
@@ -106,13 +119,16 @@ class Live:
 
     @contextmanager
     def playing(self, user: str, data: bytes | None = None, **fields: str) -> Iterator[Stream]:
-        """Upload, reserve, connect. A place whose player is still leaving is waited for."""
-        deadline = time.monotonic() + WAIT_S
-        while (answer := self.upload(user, data, **fields)).status_code == 423:
-            assert time.monotonic() < deadline, answer.text
-            time.sleep(0.01)
-        assert answer.status_code == 200, answer.text
-        assert self.get(f"/create-game/{user}").status_code == 200
+        """Upload, reserve, connect. A place whose player is still leaving is waited for.
+
+        Of several places one may be free for an upload, and still not for a player whose own last game is leaving.
+        """
+        for ask in (lambda: self.upload(user, data, **fields), lambda: self.get(f"/create-game/{user}")):
+            deadline = time.monotonic() + WAIT_S
+            while (answer := ask()).status_code == 423:
+                assert time.monotonic() < deadline, answer.text
+                time.sleep(0.01)
+            assert answer.status_code == 200, answer.text
         with self.socket(user) as stream:
             yield stream
 

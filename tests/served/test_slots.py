@@ -45,7 +45,7 @@ def test_two_games_share_nothing(live: Live) -> None:
                 stream.next()
         # One leaves; the other goes on, and the place is free for a third.
         bob.connection.close()
-        while (levels := live.arena.levels()).live + levels.held == 2:
+        while (levels := live.levels()).live + levels.held == 2:
             ann.unit()
         with live.playing("cat") as cat:
             cat.unit()
@@ -67,7 +67,7 @@ def test_what_happens_to_one_game_is_told_to_its_player_alone(live: Live) -> Non
             token = bob.text("hello")["resume"]["token"]
             bob.unit()
             bob.connection.socket.shutdown(2)
-        while live.arena.levels().held == 0:
+        while live.levels().held == 0:
             ann.unit()
         with live.socket("bob", f"?resume={token}") as again:
             while not any("game.resumed" in line for line in lines(again)):
