@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -112,7 +113,9 @@ def test_what_the_player_says_while_leaving_hurts_nobody(live: Live) -> None:
 def test_a_message_beyond_all_bounds_ends_its_own_game_and_frees_the_place(live: Live) -> None:
     with live.playing("ann") as game:
         game.unit()
-        game.say("x" * 70_000)
+        # The server may close before it has taken all of it.
+        with contextlib.suppress(ConnectionClosed):
+            game.say("x" * 70_000)
         assert to_the_end(game)[0] == 1009
     until_left(live)
     with live.playing("bob") as game:

@@ -24,8 +24,8 @@ FAR = 4_000_000_000
 
 @pytest.fixture(scope="module")
 def live(serve: Serve) -> Live:
-    """A start picture keeps the server busy until its socket opens, or not at all once nobody comes."""
-    return serve()
+    """A start picture keeps the server busy until its socket opens; a game lasts for as long as tests look at it."""
+    return serve(session_limit_s=0, pending_z0_s=600, lease_stale_s=600)
 
 
 @pytest.fixture(scope="module")

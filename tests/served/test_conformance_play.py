@@ -22,7 +22,8 @@ GOP = 8
 
 @pytest.fixture(scope="module")
 def live(serve: Serve) -> Live:
-    return serve(log_streaming=False)
+    # One game of it lasts for as long as this module takes.
+    return serve(log_streaming=False, session_limit_s=0)
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from worldloop.cli import app
 from worldloop.codec.still import encode_picture
 from worldloop.core.errors import DeviceMemoryError
 from worldloop.host import WorldHost
+from worldloop.models import flow
 from worldloop.picture_host import PictureHost
 from worldloop.pictures import PictureMaker
 from worldloop.server import run
@@ -37,6 +38,8 @@ with warnings.catch_warnings():
 KEY = "a-key-of-16-chars"
 SIZES = [(16 * rows, 16 * columns) for rows, columns in TINY_GRIDS]
 ORDER: dict[str, Any] = {"prompt": "walk in the meadow"}
+STEPS_MAX = 2000
+"""Steps of a picture that no machine makes before its client has left."""
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,7 @@ def world(tiny_folder: Path) -> Iterator[WorldHost]:
 
 @pytest.fixture(scope="module")
 def picture_host(world: WorldHost, checkpoint: Path) -> PictureHost:
-    return PictureHost.load(world.engine, checkpoint, device=world.model.device)
+    return PictureHost.load(world.engine, checkpoint, device=world.model.device, steps_max=STEPS_MAX)
 
 
 @pytest.fixture(scope="module")
@@ -237,15 +240,18 @@ def test_models(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_hanging_up_frees_the_device(
-    live: Live, world: WorldHost, client: openai.OpenAI, stream: bool
+    live: Live, world: WorldHost, client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    started, made = world.engine.sessions, live.pictures.kept_bytes
-    connection = order(live, n=10, num_inference_steps=100, stream=stream)
-    until(lambda: world.engine.sessions > started)
+    monkeypatch.setattr(flow, "MAX_STEPS", STEPS_MAX)
+    # What earlier tests began may still be ending.
+    until(lambda: world.engine.sessions == 0)
+    made = live.pictures.kept_bytes
+    connection = order(live, n=10, num_inference_steps=STEPS_MAX, stream=stream)
+    until(lambda: world.engine.sessions > 0)
 
     connection.close()
 
-    until(lambda: world.engine.sessions == started)
+    until(lambda: world.engine.sessions == 0)
     assert live.pictures.kept_bytes == made, "not even the first of ten was made"
     assert client.images.generate(**ORDER).data
 
@@ -272,8 +278,9 @@ def test_out_of_memory_is_one_requests_failure(
 def test_a_dead_device_fails_each_request_once_and_is_one_line_of_the_log(
     tiny_folder: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # It would end this process when its time has come.
+    # It would end this process when its time has come, and the server before it was asked.
     monkeypatch.setattr(run, "_give_up", lambda _status: None)
+    monkeypatch.setattr(run, "LOST_S", 600.0)
 
     def dead(*_: Any, **__: Any) -> Any:
         raise torch.AcceleratorError("CUDA error: planted")

@@ -203,7 +203,7 @@ def test_without_rewind_nobody_is_told_of_it_and_asking_is_refused(tiny_folder: 
 def test_with_tickets_only_ones_own_game(serve: Serve) -> None:
     live = serve(ticket_secret=SECRET, server_id="here", slots=2)
     tickets = Tickets(secret=SECRET, server_id="here", clock=SystemClock())
-    ann, bob = (tickets.mint(user, ttl_s=60) for user in ("ann", "bob"))
+    ann, bob = (tickets.mint(user, ttl_s=600) for user in ("ann", "bob"))
     assert live.upload("ann", ticket=ann).status_code == 200
     with live.socket("ann", f"?ticket={ann}") as stream:
         seen(stream, 9)
