@@ -116,8 +116,9 @@ def test_twenty_switches_hold_no_more_than_none(host: WorldHost) -> None:
     after = tensor_bytes()
     kept = [value.clone() for value in host.model.network.parameters()]
 
-    assert after == before
-    assert tensor_bytes() > before + 1000 * len(kept), "control: a copy that is kept is seen"
+    # What earlier tests left may be let go meanwhile.
+    assert after <= before
+    assert tensor_bytes() > after + 1000 * len(kept), "control: a copy that is kept is seen"
 
 
 def test_weights_with_and_without_a_focus_embedding_share_a_network(host: WorldHost) -> None:

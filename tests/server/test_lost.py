@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -19,11 +20,14 @@ from worldloop.server import run
 from worldloop.session.picture_host import PictureOrder
 from worldloop.testing import tiny_picture, tiny_world
 
+WAIT_S = 60
+
 
 def test_a_lost_device_is_told_and_ends_the_server(
     tmp_path: Path, one_thread: None, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "LOST_S", 1.0)
+    # The moment in which the reason is told lasts until it was asked for.
+    monkeypatch.setattr(run, "LOST_S", math.inf)
     # It would end this process, and all other tests with it, when its time has come.
     monkeypatch.setattr(run, "_give_up", lambda _status: None)
     folder = tiny_world(tmp_path / "tiny")
@@ -44,15 +48,16 @@ def test_a_lost_device_is_told_and_ends_the_server(
 
         def player() -> None:
             ready.wait()
-            answers.append(httpx.get(f"{url[0]}/readyz"))
+            answers.append(httpx.get(f"{url[0]}/readyz", timeout=WAIT_S))
             monkeypatch.setattr(pictures.model.network, "pass_chunk", die)  # type: ignore[attr-defined]
             own = pictures.facts
             order = PictureOrder(
                 prompt="", negative="", size=own.size, seed=0, steps=2, guidance=1.0, shift=own.shift
             )
             with pytest.raises(DeviceLostError):
-                pictures.start(order).take().result(30)
-            answers.append(httpx.get(f"{url[0]}/readyz"))
+                pictures.start(order).take().result(WAIT_S)
+            answers.append(httpx.get(f"{url[0]}/readyz", timeout=WAIT_S))
+            monkeypatch.setattr(run, "LOST_S", 0.0)
 
         asking = threading.Thread(target=player)
         asking.start()

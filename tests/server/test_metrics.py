@@ -16,6 +16,7 @@ from worldloop.session.arena import reason_of
 from worldloop.session.host import HostReport
 from worldloop.session.observer import REASONS, Levels
 
+WAIT_S = 60
 LEVELS = Levels(
     ready=True, live=1, held=2, pictures=3, requests=4, stash=5, stash_bytes=6, host=HostReport(switches=7)
 )
@@ -37,7 +38,7 @@ def shown(metrics: Metrics) -> dict[str, float]:
 
 @pytest.mark.anyio
 async def test_a_scrape_shows_games_work_and_what_is_held(site) -> None:
-    async with site(slots=2) as s:
+    async with site(slots=2, resume_s=600) as s:
         ann, bob = await s.playing("ann"), await s.playing("bob")
         await ann.leave(1006)
         await bob.say({"pressed": {"w": True}, "seq": 1})
@@ -46,7 +47,7 @@ async def test_a_scrape_shows_games_work_and_what_is_held(site) -> None:
         s.host.encoding.clear()
         # Ann has a held game of her own, so she may send a picture.
         uploading = asyncio.ensure_future(s.upload("ann"))
-        assert await asyncio.to_thread(s.host.encoding.wait, 10)
+        assert await asyncio.to_thread(s.host.encoding.wait, WAIT_S)
         now = values((await s.http.get("/metrics")).text)
         status = (await s.http.get("/status")).status_code
         s.host.gate.set()
@@ -70,7 +71,6 @@ async def test_a_scrape_shows_games_work_and_what_is_held(site) -> None:
         "worldloop_key_to_picture_seconds_count": 1,
     }
     assert {name: now[name] for name in expected} == expected
-    assert now["worldloop_pictures_queued"] > 0
     assert now["worldloop_pictures_sent_total"] >= 2
     assert 0 < now['worldloop_key_to_picture_recent_seconds{quantile="0.5"}'] < 10
     assert now["process_resident_memory_bytes"] > 0

@@ -140,7 +140,7 @@ async def test_no_game_begins_while_the_model_changes(site) -> None:
         await s.upload("ann")
         s.host.load.clear()
         switching = asyncio.ensure_future(s.http.post("/switch", data={"model_id": "beta"}))
-        assert await asyncio.to_thread(s.host.loading.wait, 10)
+        assert await asyncio.to_thread(s.host.loading.wait, 60)
         code, _ = await s.socket("ann").closed()
         s.host.load.set()
         assert (await switching).status_code == 200

@@ -16,11 +16,13 @@ from websockets.exceptions import ConnectionClosed
 from worldloop.codec.h264 import AccessUnit
 from worldloop.core.errors import SettingsError
 from worldloop.core.settings import Settings
+from worldloop.server import transport
 from worldloop.server.app import create_app
 from worldloop.server.run import listen, make_server, url_of
 from worldloop.server.transport import PlayTransport
 
 pytestmark = pytest.mark.anyio
+WAIT_S = 60
 
 
 @asynccontextmanager
@@ -34,7 +36,7 @@ async def running(host, make_png, **more) -> AsyncIterator[str]:
     await ready.wait()
     url = url_of(listener)
     try:
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_S) as http:
             answer = await http.post("/z0/ann", files={"z0_image": ("a.png", make_png())})
             assert answer.status_code == 200
         yield url
@@ -113,7 +115,7 @@ async def test_a_client_that_reads_nothing_stalls_only_its_own_game_and_loses_it
     raw = socket.create_connection(listener.getsockname()[:2])
     connections = server.server_state.connections
     try:
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_S) as http:
             for user in ("ann", "bob"):
                 await http.post(f"/z0/{user}", files={"z0_image": ("a.png", make_png())})
             raw.sendall(
@@ -122,6 +124,8 @@ async def test_a_client_that_reads_nothing_stalls_only_its_own_game_and_loses_it
             )
             while "worldloop_pictures_sent_total 0.0" in (await http.get("/metrics")).text:
                 continue
+            # Bob's connection answers its pings, as late as this machine makes it.
+            server.config.ws_ping_interval = server.config.ws_ping_timeout = WAIT_S
             async with connect(ws(url, "bob")) as bob:
                 units, most = 0, 0
                 while 'games_total{ending="slow"} 1.0' not in (await http.get("/metrics")).text:
@@ -129,7 +133,7 @@ async def test_a_client_that_reads_nothing_stalls_only_its_own_game_and_loses_it
                     most = max(most, app.state.arena.levels().pictures)
                 assert len(host.games[0].controls) < 10, "nothing more is made for who takes nothing"
                 assert most < 20
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(WAIT_S):
                     while units <= 10:
                         units += isinstance(await bob.recv(), bytes)
                 status = (await http.get("/status")).json()
@@ -137,7 +141,7 @@ async def test_a_client_that_reads_nothing_stalls_only_its_own_game_and_loses_it
                 assert app.state.arena.levels().held == 0, "a slow client can't come back"
             assert host.games[0].closed
             # Nor does what it did not read stay for ever.
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(WAIT_S):
                 while any(isinstance(one, PlayTransport) for one in connections):
                     await http.get("/healthz")
     finally:
@@ -147,7 +151,11 @@ async def test_a_client_that_reads_nothing_stalls_only_its_own_game_and_loses_it
         host.close()
 
 
-async def test_a_slow_client_that_reads_at_last_reads_why(scripted_host, make_png) -> None:
+async def test_a_slow_client_that_reads_at_last_reads_why(
+    scripted_host, make_png, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It reads on a machine that may be as slow as itself.
+    monkeypatch.setattr(transport, "LINGER_S", WAIT_S)
     settings = Settings(port=0, slow_client_s=0.5)
     host = scripted_host()
     app = create_app(host, settings, make_encoder=Bulky)
@@ -158,7 +166,7 @@ async def test_a_slow_client_that_reads_at_last_reads_why(scripted_host, make_pn
     await ready.wait()
     url = url_of(listener)
     try:
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_S) as http:
             await http.post("/z0/ann", files={"z0_image": ("a.png", make_png())})
             async with connect(ws(url), max_size=2**23, max_queue=1) as ann:
                 while 'games_total{ending="slow"} 1.0' not in (await http.get("/metrics")).text:

@@ -184,7 +184,7 @@ async def test_status_answers_while_an_encode_runs(site) -> None:
     async with site() as s:
         s.host.gate.clear()
         upload = asyncio.ensure_future(s.upload("ann"))
-        await asyncio.to_thread(s.host.encoding.wait, 10)
+        assert await asyncio.to_thread(s.host.encoding.wait, 60)
         answer = (await s.http.get("/status")).json()
         assert not upload.done()
         s.host.gate.set()

@@ -83,7 +83,7 @@ def desk(scripted_pictures: Any, doubles: Any) -> Callable[..., Any]:
         host.held = held
         it = Desk(host, doubles.Counts(), **limits)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 yield it
         finally:
             await it.pictures.close()

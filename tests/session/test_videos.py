@@ -129,7 +129,7 @@ async def until(true: Callable[[], bool]) -> None:
 async def desk(**limits: Any) -> AsyncIterator[Desk]:
     opened = Desk(**limits)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             yield opened
     finally:
         await opened.videos.close()
