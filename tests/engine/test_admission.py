@@ -63,3 +63,20 @@ def test_real_time_is_shared_out_and_one_alone_may_be_too_slow() -> None:
     admission.admit("job", share(load=0.0))
     admission.admit("b", share(load=0.4))
     admission.check(share())
+
+
+@pytest.mark.parametrize("what", ["load", "resident_bytes", "peak_bytes"])
+def test_a_share_that_is_given_back_while_the_sums_are_read_disturbs_nothing(what: str) -> None:
+    admission = Admission()
+
+    class Read:
+        """Read where the shares are summed up; another thread gives one back just then."""
+
+        def __getattr__(self, name: str) -> int:
+            admission.release("other")
+            return 1
+
+    admission._shares |= {"first": Read(), "other": Share(load=1, resident_bytes=1, peak_bytes=1)}  # type: ignore[dict-item]
+
+    assert getattr(admission, what) >= 1
+    assert "other" not in admission._shares

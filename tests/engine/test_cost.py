@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from worldloop.engine.contract import Work
@@ -43,3 +45,22 @@ def test_the_average_follows_a_change_and_shrugs_off_one_outlier() -> None:
 
     assert after_one == pytest.approx(1.9)
     assert model.seconds([work]) == pytest.approx(2.0, abs=0.05)
+
+
+def test_what_is_seen_first_while_it_is_asked_disturbs_nothing() -> None:
+    model, sizes = CostModel(), itertools.count(100)
+
+    class Asked(str):
+        """Compared with each kind that is known; another thread sees something new just then."""
+
+        def __eq__(self, other: object) -> bool:
+            model.seen(Work("decode", (next(sizes),)), 1.0)
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    for size in (4, 8):
+        model.seen(Work("denoise", (size,)), 3.0)
+
+    assert model.seconds([Work(Asked("denoise"), (6,))]) == pytest.approx(3.0)
+    assert next(sizes) > 101, "something new was seen meanwhile"

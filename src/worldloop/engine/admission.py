@@ -1,7 +1,7 @@
 """Who may begin: by the bytes that are free, and by the real time that the device has left.
 
 Owns the sums and the refusals. Does not own sessions (`engine`) or what they cost (`cost`, and each loop's `price`).
-Plain arithmetic: no tensors, no clock. Called by `engine.Engine.open`.
+Plain arithmetic: no tensors, no clock. Called by `engine.Engine.open`; sums may be read from any thread.
 """
 
 from __future__ import annotations
@@ -49,22 +49,27 @@ class Admission:
     @property
     def base_bytes(self) -> int:
         """What owners hold."""
-        return sum(self._held.values())
+        return sum(tuple(self._held.values()))
+
+    @property
+    def _now(self) -> tuple[Share, ...]:
+        """All shares at this moment: the device thread may take one in or give one back at the next."""
+        return tuple(self._shares.values())
 
     @property
     def resident_bytes(self) -> int:
         """Of all sessions."""
-        return sum(share.resident_bytes for share in self._shares.values())
+        return sum(share.resident_bytes for share in self._now)
 
     @property
     def peak_bytes(self) -> int:
         """Of the session whose plans need most on top; one plan runs at a time, so the largest counts once."""
-        return max((share.peak_bytes for share in self._shares.values()), default=0)
+        return max((share.peak_bytes for share in self._now), default=0)
 
     @property
     def load(self) -> float:
         """Share of the device's time that is spoken for."""
-        return sum(share.load for share in self._shares.values())
+        return sum(share.load for share in self._now)
 
     def admit(self, key: Hashable, share: Share) -> None:
         """Take a share in.

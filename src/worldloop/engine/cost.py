@@ -1,7 +1,7 @@
 """What work costs on this device, measured while it is done.
 
 Owns a moving average of seconds a unit for each (op, shape). Does not own a clock or what is done with the numbers
-(`admission`, estimates of when something is ready). Fed by `engine.Engine` after every plan.
+(`admission`, estimates of when something is ready). Fed by `engine.Engine` after every plan; asked from any thread.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class CostModel:
         for each in work:
             known = self._seconds.get((each.op, each.shape))
             if known is None:
-                others = [average for (op, _), (average, _) in self._seconds.items() if op == each.op]
+                # A copy: the device thread may see something new meanwhile.
+                seen = self._seconds.copy()
+                others = [average for (op, _), (average, _) in seen.items() if op == each.op]
                 if not others:
                     return None
                 known = max(others), 0
