@@ -7,10 +7,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from worldloop.host import WorldHost
+from worldloop.models import flow
 from worldloop.picture_host import PictureHost
 from worldloop.testing import tiny_picture, tiny_video
 from worldloop.video_host import VideoHost
@@ -70,7 +72,10 @@ def studio(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """One that makes pictures and videos beside games, for those who have its key."""
     folder = tmp_path_factory.mktemp("studio")
     picture, video = tiny_picture(folder), tiny_video(folder)
-    with closing(WorldHost.open(str(tiny_folder), threads=1, warmup=False)) as host:
+    with (
+        patch.object(flow, "MAX_STEPS", STEPS_MAX),
+        closing(WorldHost.open(str(tiny_folder), threads=1, warmup=False)) as host,
+    ):
         device = host.model.device
         live = Live(
             host,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-from worldloop.server import http_transport
-
 from .bystander import Alone
 from .case import Scene
 from .siege import besiege
@@ -16,9 +12,7 @@ def test_a_connection_costs_nothing_once_it_is_gone(scene: Scene, alone: Alone) 
     besiege(scene, alone, connection_cases())
 
 
-def test_nobody_waits_for_ever(scene: Scene, alone: Alone, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_transport, "HEAD_S", 0.3)
-    monkeypatch.setattr(http_transport, "BODY_S", 0.3)
+def test_nobody_waits_for_ever(scene: Scene, alone: Alone) -> None:
     besiege(scene, alone, patience_cases())
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from worldloop.codec import sandbox
-from worldloop.server import http_transport
 
 from .addresses import address_cases, key_cases, range_cases, start_cases
 from .bystander import Alone
@@ -64,10 +63,7 @@ def test_an_order_costs_nothing_once_its_client_is_gone(studio: Scene, alone: Al
     besiege(studio, alone, crowd_cases())
 
 
-def test_nobody_keeps_an_answer_by_not_reading_it(
-    studio: Scene, alone: Alone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(http_transport, "UNREAD_S", 0.3)
+def test_nobody_keeps_an_answer_by_not_reading_it(studio: Scene, alone: Alone) -> None:
     besiege(studio, alone, unread_cases())
 
 
