@@ -48,6 +48,7 @@ PHONE = {
 
 START_S = 120.0
 STOP_S = 20.0
+WAIT_S = 90.0
 
 OpenPage = Callable[..., Page]
 ServeTiny = Callable[..., Any]
@@ -72,7 +73,7 @@ def find_chromium() -> str:
     )
 
 
-def wait_until(page: Page, expression: str, *, timeout_s: float = 30.0) -> None:
+def wait_until(page: Page, expression: str, *, timeout_s: float = WAIT_S) -> None:
     """Poll a JavaScript expression until it is true."""
     end = time.monotonic() + timeout_s
     while not page.evaluate(expression):
@@ -84,7 +85,7 @@ def wait_until(page: Page, expression: str, *, timeout_s: float = 30.0) -> None:
         page.wait_for_timeout(20)
 
 
-def wait_state(page: Page, state: str, *, timeout_s: float = 30.0) -> None:
+def wait_state(page: Page, state: str, *, timeout_s: float = WAIT_S) -> None:
     """Wait for one of the page's states."""
     wait_until(page, f"() => worldloop.state === '{state}'", timeout_s=timeout_s)
 
@@ -142,7 +143,8 @@ def serve_tiny(
 ) -> Iterator[ServeTiny]:
     """`serve_tiny(**settings)`: a server of two random checkpoints, `tiny-3r` and `tiny-3nr`, that know a focus.
 
-    The same settings give the same server; it is stopped at the session's end.
+    The same settings give the same server, once the games of earlier tests have left it; it is stopped at the session's
+    end.
     """
     from worldloop.host import WorldHost
     from worldloop.testing import tiny_world
@@ -161,9 +163,17 @@ def serve_tiny(
                 stack.callback(host.close)
                 live = live_server(host, **{"stream_fps": 15, "default_model_id": "tiny-3r", **settings})
                 running[key] = stack.enter_context(closing(live))
+            _until_empty(running[key])
             return running[key]
 
         yield serve
+
+
+def _until_empty(live: Any) -> None:
+    end = time.monotonic() + WAIT_S
+    while (levels := live.levels()).live + levels.held:
+        assert time.monotonic() < end, "a game of an earlier test is still there"
+        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from .conftest import PHONE, Behind, OpenPage, ServeTiny, wait_state, wait_until
+from .conftest import PHONE, WAIT_S, Behind, OpenPage, ServeTiny, wait_state, wait_until
 from .wiretap import Wiretap
 
 pytestmark = pytest.mark.browser
 
-LONG_S, SHORT_S = 20.0, 1.0
+LONG_S, SHORT_S = 60.0, 1.0
 
 
 def play(page: Page) -> Wiretap:
@@ -45,7 +45,7 @@ def resumed(live: Any) -> float:
     return float(next(line for line in lines if line.startswith("worldloop_games_resumed_total")).split()[1])
 
 
-def wait_status(live: Any, field: str, value: object, *, timeout_s: float = 30) -> None:
+def wait_status(live: Any, field: str, value: object, *, timeout_s: float = WAIT_S) -> None:
     """Poll `/status` until a field has a value."""
     end = time.monotonic() + timeout_s
     while (now := status(live))[field] != value:
@@ -83,7 +83,7 @@ def test_a_cut_connection_comes_back_to_the_same_world(
     wait_state(page, "playing")
     wait_until(page, f"() => worldloop.framesShown > {frames + 8}")
     assert wire.starts == 1
-    assert left - 15 < seconds_left(page) < left
+    assert 0 < seconds_left(page) < left
     # The new socket is told at once what is still held.
     assert wire.sockets[-1][0]["pressed"]["d"]
     assert resumed(live) == before + 1
