@@ -47,6 +47,15 @@ async def test_a_post_from_a_foreign_page_is_refused(site) -> None:
     assert friend.headers["access-control-allow-origin"] == "https://friend.example"
 
 
+@pytest.mark.parametrize("headers", [FOREIGN, {"host": "evil.example"}], ids=["origin", "host"])
+async def test_clients_of_openai_are_refused_in_the_form_that_they_read(site, headers) -> None:
+    async with site() as s:
+        answer = await s.http.post("/v1/images/generations", json={"prompt": "a"}, headers=headers)
+    assert answer.status_code == 403
+    assert answer.json()["error"].keys() == {"message", "type", "param", "code"}
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
 async def test_cors_names_no_foreign_origin(site) -> None:
     async with site(cors_allow_origins="https://friend.example") as s:
         answer = await s.http.get("/models", headers=FOREIGN)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from worldloop.core.settings import Settings
+from worldloop.server import video_routes
 from worldloop.server.app import create_app
 from worldloop.session.videos import VideoOrder
 
@@ -277,6 +278,25 @@ async def test_a_full_queue_says_when_to_come_back(desk: Callable[..., Any]) -> 
     assert [answer.status_code for answer in answers] == [200, 200, 503]
     assert answers[2].headers["retry-after"] == "8"
     assert answers[2].json()["error"]["code"] == "queue_full"
+
+
+async def test_a_full_queue_reads_no_first_picture(
+    desk: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(
+        video_routes,
+        "read_stranger",
+        lambda data, **more: read.append(more["filename"]) or np.zeros((48, 64, 3), np.uint8),
+    )
+    files = {"input_reference": ("a.png", b"a picture")}
+    async with desk(held=True, video_queue=1) as it:
+        answers = [
+            await it.http.post("/v1/videos", data={**BODY, "seconds": 8}, files=files) for _ in range(3)
+        ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 503]
+    assert len(read) == 2
 
 
 async def test_a_page_of_jobs_and_a_wrong_query(desk: Callable[..., Any]) -> None:

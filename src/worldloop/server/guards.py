@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from worldloop.session.observer import Observer
+from worldloop.wire.openai import REQUEST_ERROR, error_body
 
 MULTIPART_SLACK_BYTES = 256 * 1024
 """Room in a body for the form fields beside the picture; a painted focus mask has up to 64 KiB."""
@@ -131,7 +132,14 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, text: str) -> None
         await receive()
         await send({"type": "websocket.close", "code": 1008, "reason": text})
         return
-    await JSONResponse({"detail": text}, status_code=403)(scope, receive, send)
+    await _answer(scope, 403, text)(scope, receive, send)
+
+
+def _answer(scope: Scope, status: int, text: str) -> JSONResponse:
+    """A refusal in the form that the clients of this address read."""
+    openai = scope["path"].startswith("/v1/")
+    body = error_body(text, kind=REQUEST_ERROR) if openai else {"detail": text}
+    return JSONResponse(body, status_code=status)
 
 
 class BodyLimit:
@@ -150,7 +158,7 @@ class BodyLimit:
         if stated.isdecimal() and int(stated) > self._limit:
             self._observer.refused("toolarge")
             await self._discard(receive)
-            await JSONResponse({"detail": self._detail}, status_code=413)(scope, receive, send)
+            await _answer(scope, 413, self._detail)(scope, receive, send)
             return
         seen = 0
 

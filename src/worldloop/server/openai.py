@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
@@ -25,7 +26,7 @@ from worldloop.session.keys import Keys
 from worldloop.session.line import QueueFullError, StoppingError
 from worldloop.session.observer import Observer
 from worldloop.session.picture_host import PictureTooLargeError
-from worldloop.wire.openai import WrongFieldError, error_body, printable
+from worldloop.wire.openai import REQUEST_ERROR, WrongFieldError, error_body, printable
 
 CLOSED_REQUEST = 499
 """Status of an answer that nobody reads: the client has hung up."""
@@ -59,6 +60,9 @@ def openai_route(observer: Observer) -> type[APIRoute]:
                     return await handle(request)
                 except ClientDisconnect:  # before its body was complete
                     return Response(status_code=CLOSED_REQUEST)
+                except HTTPException as error:  # a body over the limit, see `guards`
+                    body = error_body(error.detail, kind=REQUEST_ERROR)
+                    return JSONResponse(body, status_code=error.status_code)
                 except WorldloopError as error:
                     observer.refused(reason_of(error))
                     status, body, headers = error_of(error)
@@ -90,7 +94,7 @@ def error_of(error: WorldloopError) -> tuple[int, dict[str, Any], dict[str, str]
         code = "capacity" if isinstance(error, CapacityError) else "stopping"
     elif status == 404:
         code = "not_found"
-    kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
+    kind = REQUEST_ERROR if status < 500 and status != 429 else "server_error"
     return status, error_body(str(error), kind=kind, param=param, code=code), headers
 
 

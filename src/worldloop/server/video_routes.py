@@ -70,6 +70,7 @@ def video_router(videos: Videos | None, settings: Settings, *, keys: Keys, obser
         if form.reference is not None:
             if len(form.reference) > settings.max_upload_bytes:
                 raise TooLargeError(f"the upload is over the limit of {settings.max_upload_bytes} bytes")
+            served().check_room()
             async with reading:
                 first = await asyncio.to_thread(
                     read_stranger,

@@ -172,6 +172,11 @@ class Videos:
         """Of finished videos."""
         return sum(video.nbytes for video in self._videos.values() if video.over)
 
+    def check_room(self) -> None:
+        """Whether one more may wait, asked before work is put into its order. Raises `QueueFullError`."""
+        if self._line.full:
+            raise QueueFullError("videos", self.waiting, self.eta_s(self._line.jobs[0]))
+
     def submit(self, order: VideoOrder, *, remixed_from: str | None = None) -> Video:
         """Queue a job.
 
@@ -180,8 +185,7 @@ class Videos:
             StoppingError: the server stops.
         """
         self._expire()
-        if self._line.full:
-            raise QueueFullError("videos", self.waiting, self.eta_s(self._line.jobs[0]))
+        self.check_room()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="worldloop-videos-"))
         name = f"video_{secrets.token_hex(16)}"

@@ -58,6 +58,10 @@ class ModelListAnswer(BaseModel):
     data: list[ModelAnswer]
 
 
+REQUEST_ERROR = "invalid_request_error"
+"""The kind of errors that are the client's."""
+
+
 def error_body(
     message: str, *, kind: str, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
