@@ -67,9 +67,13 @@ def test_a_world_begins_with_the_very_picture(maker: worldloop.PictureMaker, fol
 
 
 def test_any_picture_may_begin_a_world(maker: worldloop.PictureMaker, folder: Path) -> None:
-    large = maker.make("a lake", size=(64, 96))
+    large, small = maker.make("a lake", size=(64, 96)), maker.make("a lake", size=(32, 32))
     with worldloop.load_world(folder, threads=1, warmup=False) as world:
-        assert world.start(large).first.shape == (1, 48, 64, 3)
+        inside = world.start(large).first[0].astype(int)
+        assert world.start(small).first.shape == (1, 48, 64, 3)
+    # Of the larger one its middle as it is, a whole cell of 16 pixels below and beside its corner.
+    assert np.abs(inside - large.pixels[16:, 16:80]).mean() < 3
+    assert np.abs(inside - large.pixels[:48, :64]).mean() > 10, "control: another part of it"
 
 
 def test_a_checkpoint_a_folder_or_a_world_may_be_named(folder: Path) -> None:

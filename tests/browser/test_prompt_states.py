@@ -318,6 +318,9 @@ def test_the_dice_and_another_draw_from_other_seeds(open_form: OpenForm) -> None
     seeds = page.evaluate("() => orders.map((order) => order.body.seed)")
     assert seeds[0] == 7 != seeds[1]
     assert page.input_value("#seed") == str(seeds[1])
+    answer(page)
+    complete(page, "192x128")
+    assert "begins at its middle" in words(page)
     assert page.evaluate("() => orders[1].body.size") == "96x96"
     page.get_by_role("button", name="Another seed").click()
     assert page.input_value("#seed") != str(seeds[1])

@@ -150,13 +150,20 @@ def test_a_game_shows_the_picture_first(live: Live, monkeypatch: pytest.MonkeyPa
     assert np.corrcoef(shown.ravel(), enlarged[::-1].ravel())[0, 1] < 0.9
 
 
-def test_a_picture_of_another_size_is_cropped(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("size", "encoded"), [("96x64", 0), ("48x64", 1), ("32x32", 1)])
+def test_of_a_larger_picture_the_middle_is_taken_and_any_other_is_cropped(
+    live: Live, monkeypatch: pytest.MonkeyPatch, size: str, encoded: int
+) -> None:
     kept = Kept(live, monkeypatch)
-    answer = begin(live, "ann", picture_id=draw(live, size="96x64"))
+    answer = begin(live, "ann", picture_id=draw(live, size=size))
 
     assert answer.status_code == 200
     assert answer.json()["z0_shape"] == [1, 8, 3, 4]
-    assert len(kept.encoded) == 1
+    assert len(kept.encoded) == encoded
+    if not encoded:
+        picture, adopted = kept.adopted[0]
+        middle = picture.latent.latent[:, 1:4, 1:5]
+        assert torch.equal(adopted.value.float().squeeze(0), middle.flatten(1).T)
 
 
 def test_another_model_and_choices_go_with_it(live: Live) -> None:

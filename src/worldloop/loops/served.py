@@ -108,14 +108,19 @@ class Served:
         log_event(_log, "switch.done", model=model_id, how=how, seconds=time.perf_counter() - began)
 
     def start_latent(self, value: object) -> Tensor | None:
-        """A picture's latent as this world's start, `[1, N, C]`; None unless it is of its autoencoder and size."""
-        config = self.model.config.model
-        shape = (config.latent_channels, *config.latent_hw)
+        """A picture's latent as this world's start, `[1, N, C]`; None unless it is of its autoencoder.
+
+        Of a larger one its middle: as many whole cells as the world shows, the walker's in its place. None also for one
+        that is smaller.
+        """
         if not isinstance(value, StartLatent) or value.autoencoder != self.origin.autoencoder:
             return None
-        if self.active is None or tuple(value.latent.shape) != shape:
+        (height, width), (rows, columns) = self.model.config.model.latent_hw, value.latent.shape[1:]
+        if self.active is None or rows < height or columns < width:
             return None
-        return value.latent.flatten(1).T.contiguous()[None].to(self.model.device)
+        top, left = rows // 2 - height // 2, columns // 2 - width // 2
+        view = value.latent[:, top : top + height, left : left + width]
+        return view.flatten(1).T.contiguous()[None].to(self.model.device)
 
     def _build(self, entry: Entry) -> WorldModel:
         """A model of its own, loaded and warmed up."""

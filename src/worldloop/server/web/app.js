@@ -183,7 +183,9 @@ async function draw(order) {
 }
 
 function drawn({ prompt: words, seed }, { id, b64_json: data, output_format: format, size }, seconds) {
-  const cut = size === stage.pictureSize ? "" : " The world scales and cuts it to its own size.";
+  const more = size.split("x").map((pixels, axis) => Number(pixels) - [stage.size.width, stage.size.height][axis]);
+  const larger = more.every((pixels) => pixels >= 0) ? " The world begins at its middle." : "";
+  const cut = more.some((pixels) => pixels !== 0) ? larger || " The world scales and cuts it to its own size." : "";
   attempt = null;
   pick(drawnPicture(words, id, urlOf(data, format)));
   gallery.mark(picture);

@@ -31,11 +31,6 @@ export class Stage {
     this.fit();
   }
 
-  /** The size of the pictures as the images API writes it. */
-  get pictureSize() {
-    return `${this.size.width}x${this.size.height}`;
-  }
-
   /** Leaves so many CSS pixels more below the stage. */
   reserve(height) {
     this.reserved = height;
