@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
 from worldloop.core.errors import EngineError, SessionEndedError
+from worldloop.engine.contract import Emit
 from worldloop.session.socket import BROKEN, LEFT, MOVED, over
 
 pytestmark = pytest.mark.anyio
@@ -347,3 +350,33 @@ async def test_greeted_is_told_when_the_hello_was_taken_and_only_then(table, inl
     await t.clock.advance(0.05)
     assert t.greetings == 1
     assert await t.leave(1006) is BROKEN
+
+
+class WayBack:
+    """A game's way back: at once, to a frame whose pictures are of value 99."""
+
+    def frames_of(self, seconds: float) -> int:
+        return 1
+
+    def rewind(self, frames: int, *, due: float = 0.0) -> Future[Emit]:
+        again: Future[Emit] = Future()
+        again.set_result(
+            Emit(frames=np.full((4, 2, 2, 3), 99, np.uint8), media_time=0.0, input_ids=(), index=1)
+        )
+        return again
+
+
+async def test_nothing_of_the_time_that_was_left_is_sent_after_the_way_back_was_told(
+    table, inline_game
+) -> None:
+    t = table(type("Game", (WayBack, inline_game), {})())
+    await t.clock.advance(0.55)
+    shown = len(t.socket.pictures)
+    # The next picture is encoded and waits for its time.
+    await t.say({"type": "rewind", "seconds": 1})
+    await t.clock.advance(0.35)
+    messages = [message for _, message in t.socket.sent]
+    (told,) = (k for k, m in enumerate(messages) if isinstance(m, str) and '"rewound"' in m)
+    assert sum(isinstance(m, bytes) for m in messages[:told]) == shown
+    assert [m[1] for m in messages[told:] if isinstance(m, bytes)][:3] == [99, 99, 99]
+    await t.leave()

@@ -5,7 +5,7 @@ Owns the flow between a host's game, an encoder and a socket:
     receive   newest controls; a message that is wrong is answered and changes nothing
     generate  waits until few pictures are queued and the next frame can just be made in time, reads the controls as
               late as that, asks for the frame
-    send      encodes, waits until the picture is due, sends; never drops
+    send      encodes, waits until the picture is due, sends; drops only what a player who goes back has left
 
 Does not own leases, start pictures, the transport, or what outlives the socket (`session.progress`). Built and run by
 `session.table`, on its event loop.
@@ -275,6 +275,7 @@ class GameSession:
                 back.answer.set_exception(error)
             return False
         self._queue.clear()
+        self._unsent = None
         self._progress.making = Making(future, self._progress.heard, rewound=True)
         return True
 
@@ -345,6 +346,8 @@ class GameSession:
             delay = self._pacer.delay(self._progress.heard.state.stream_fps, now)
             self._in_hand = 0
             await self._clock.sleep(delay)
+            if self._unsent is not picture:
+                continue  # the player went back: it is of the time that was forgotten
             messages: list[str | bytes] = [pack_access_unit(key=unit.key, data=unit.data)]
             if picture.shows is not None and picture.shows is not shown:
                 messages[:0] = self._acknowledge(picture.shows, shown)
