@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from worldloop.codec.fmp4 import MEDIA_TYPE
 from worldloop.codec.sandbox import read_stranger
@@ -40,6 +40,8 @@ from worldloop.wire.videos import (
 )
 
 MAX_FIELDS = 32
+LAST_BYTES = 256
+"""Of a form, in which its closing boundary is looked for."""
 ID_HEADER = "X-Video-Id"
 READERS = 2
 """First pictures that are read at once: fewer than the threads, which makers of pictures and videos use as well."""
@@ -172,8 +174,16 @@ async def _fields(request: Request) -> dict[str, Any]:
             None, "the body must be JSON or a form, as its Content-Type says", code="invalid_type"
         )
     fields: dict[str, Any] = {}
+    end = b""
+
+    async def receive() -> Message:
+        nonlocal end
+        message = await request.receive()
+        end = (end + message.get("body", b""))[-LAST_BYTES:]
+        return message
+
     try:
-        async with request.form(max_files=1, max_fields=MAX_FIELDS) as form:
+        async with Request(request.scope, receive).form(max_files=1, max_fields=MAX_FIELDS) as form:
             for name, value in form.multi_items():
                 if name in fields:
                     raise WrongFieldError(name[:64], f"field {name[:64]!r} was sent twice")
@@ -182,6 +192,11 @@ async def _fields(request: Request) -> dict[str, Any]:
         if error.status_code != 400:
             raise
         raise WrongFieldError(None, f"the form cannot be read: {error.detail}", code="invalid_form") from None
+    # A part that never ends is left out, and its video would begin with another picture than was sent.
+    if kind == "multipart/form-data" and not end.rstrip().endswith(b"--"):
+        raise WrongFieldError(
+            None, "the form is cut off: its closing boundary is missing", code="invalid_form"
+        )
     return fields
 
 
