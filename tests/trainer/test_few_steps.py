@@ -211,6 +211,10 @@ def test_the_command_makes_a_student_that_draws(kind: str, tmp_path: Path, one_t
         (["{teacher}", "--out", "no/a-video.safetensors"], "there is no folder 'no'"),
         (["{teacher}", "--out", "{teacher}"], "is the teacher itself"),
         (
+            ["{teacher}", "--out", "other/a-video.safetensors"],
+            "another autoencoder.safetensors than the teacher's",
+        ),
+        (
             ["{teacher}", "--out", "a-video.safetensors", "--passes", 3],
             "32 steps must be a multiple of",
         ),
@@ -224,6 +228,8 @@ def test_what_cannot_be_made_is_said_in_one_line(
     monkeypatch.chdir(tmp_path)
     teacher = tiny_video(tmp_path)
     (tmp_path / "one.txt").write_text("a lake")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "autoencoder.safetensors").write_bytes(b"another")
     before = sorted(tmp_path.iterdir())
 
     code, said = run(*(str(word).format(teacher=teacher) for word in words))

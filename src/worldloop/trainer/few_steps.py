@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from worldloop.core.errors import InvalidInputError
-from worldloop.core.files import check_writable
+from worldloop.core.files import check_writable, file_hash
 from worldloop.loops.rollout import Chunk, Rollout
 from worldloop.loops.video_model import VideoModel
 from worldloop.models.causal import CausalTransformer
@@ -227,6 +227,11 @@ def _check(checkpoint: Path, out: Path, prompts: Sequence[str], recipe: FewStepR
         )
     if out.exists() and out.samefile(checkpoint):
         raise InvalidInputError(f"{out.name} is the teacher itself: write the student to another file")
+    there = out.parent / AUTOENCODER
+    if there.exists() and file_hash(there) != file_hash(checkpoint.parent / AUTOENCODER):
+        raise InvalidInputError(
+            f"another {AUTOENCODER} than the teacher's lies beside {out.name}: write it elsewhere"
+        )
     if len(prompts) < 2:
         raise InvalidInputError(f"{len(prompts)} prompts: two are needed at least, one of them to measure by")
     if recipe.passes < 1 or recipe.teacher_steps % recipe.passes:
