@@ -138,7 +138,12 @@ def test_a_layer_is_the_product_of_rounded_operands(
     plain, x = linear(), normal(9, 64)
     layer = Fp8Linear(plain, mode)
 
-    found = layer(x)
+    try:
+        found = layer(x)
+    except RuntimeError as error:
+        if product is fp8.kernel and "primitive descriptor" in str(error):
+            pytest.skip("oneDNN has no fp8 product for this processor")
+        raise
 
     expected, size = reference(plain, x, mode)
     bound = BF16 * np.abs(expected) + FLOAT32_SUM * size
