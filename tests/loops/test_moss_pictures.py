@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,6 +123,37 @@ def test_a_planted_mistake_shows_in_the_picture(fault: str, checkpoint: Path, pi
     off = np.abs(make(pictures, request()).pixels - straight(checkpoint, pictures, fault=fault)).max()
 
     assert off > 2
+
+
+def test_a_folder_that_the_libraries_wrote_makes_the_same_picture(
+    checkpoint: Path, pictures: MossPictures, tmp_path: Path
+) -> None:
+    from diffusers import AutoencoderKLFlux2, ConfigMixin
+    from diffusers.configuration_utils import register_to_config
+    from transformers import AutoTokenizer, Qwen3_5Model
+
+    class MOSSImageScheduler(ConfigMixin):
+        config_name = "scheduler_config.json"
+
+        @register_to_config
+        def __init__(self, num_train_timesteps: int = 1000, shift: float = 5.0) -> None:
+            pass
+
+    for kept in ("model_index.json", "transformer"):
+        copy = shutil.copytree if (checkpoint / kept).is_dir() else shutil.copy
+        copy(checkpoint / kept, tmp_path / kept)
+    vae = AutoencoderKLFlux2.from_pretrained(checkpoint / "vae")
+    vae.save_pretrained(tmp_path / "vae", max_shard_size="40KB")
+    encoder = Qwen3_5Model.from_pretrained(checkpoint / "text_encoder")
+    encoder.save_pretrained(tmp_path / "text_encoder", max_shard_size="40KB")
+    AutoTokenizer.from_pretrained(checkpoint / "tokenizer").save_pretrained(tmp_path / "tokenizer")
+    MOSSImageScheduler().save_config(tmp_path / "scheduler")
+    for part in ("vae", "text_encoder"):
+        assert len(list((tmp_path / part).glob("*-of-*.safetensors"))) > 1
+
+    again = MossPictures.load(tmp_path, device=torch.device("cpu"), dtype=torch.float32)
+
+    assert np.array_equal(make(again, request()).pixels, make(pictures, request()).pixels)
 
 
 def test_the_same_request_gives_the_same_bytes(pictures: MossPictures) -> None:
