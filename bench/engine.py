@@ -99,6 +99,7 @@ class Player:
         """The time did not count."""
         self.asks_at += seconds
         self.changes_at += seconds
+        self._unshown = [change + seconds for change in self._unshown]
 
     def act(self) -> None:
         """Do what is to be done by now."""

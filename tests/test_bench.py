@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -328,6 +329,25 @@ def test_players_of_the_engine_bench_get_what_the_passes_take(bench: Any, slow: 
     assert many["exact"]["pictures_per_s"] == pytest.approx(4 / 0.160, rel=0.05)
     assert many["fast"]["plans_a_call"] > 1.2
     assert many["fast"]["pictures_per_s"] > 1.1 * many["exact"]["pictures_per_s"]
+
+
+def test_a_change_of_keys_does_not_wait_while_the_other_mode_has_its_turn(
+    bench: Any, slow: ManualClock
+) -> None:
+    shown: list[Any] = []
+    handle = SimpleNamespace(waiting=0, submit=lambda controls, due: shown.append(controls))
+    player = bench("engine").Player(handle=handle, seed=1, now=slow.monotonic)
+    player.changes_at, player.asks_at = slow.monotonic(), slow.monotonic() + 1
+    player.act()
+    slow.shift(50)
+    player.pause(50)
+    slow.shift(1)
+    player.act()
+    player._there(None)
+
+    assert len(shown) == 1
+    assert 1 in [pytest.approx(seconds) for seconds in player.seen_after]
+    assert max(player.seen_after) < 2
 
 
 def test_a_job_takes_one_unit_of_a_frame_at_most_and_more_where_nothing_is_urgent(

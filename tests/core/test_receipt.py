@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from worldloop.codec.still import FILES
+from worldloop.core import receipt as receipt_module
 from worldloop.core.errors import InvalidInputError
 from worldloop.core.receipt import Receipt
 
@@ -46,6 +48,9 @@ def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
         ("order.guidance", "2", "order: guidance='2' must be a number"),
         ("order.size", [48], r"size=\[48\] must be \[height, width\]"),
         ("order.size", [48, "64"], "must be"),
+        ("more", 1, "receipt: unknown 'more'; have order, steps"),
+        ("order.more", 1, "receipt: order: unknown 'more'; have prompt"),
+        ("format", "gif", "format='gif' must be one of png, jpeg, webp"),
     ],
 )
 def test_what_is_no_receipt_is_refused_by_name(where: str, value: Any, says: str) -> None:
@@ -77,6 +82,14 @@ def test_checkpoint_and_machine_are_named_before_what_came_out() -> None:
         "checkpoint", "device", "threads", "torch", "pixel_hash", "file_hash",
     ]  # fmt: skip
     assert lines[1] == "device: CPU then, GPU now"
+
+
+def test_other_steps_are_told_too() -> None:
+    assert receipt(steps=4).differences(receipt(steps=3)) == ["steps: 4 then, 3 now"]
+
+
+def test_a_receipt_is_of_a_format_that_is_written() -> None:
+    assert tuple(FILES) == receipt_module._FORMATS
 
 
 @pytest.mark.parametrize("name", ["noise_hash", "pixel_hash", "file_hash"])

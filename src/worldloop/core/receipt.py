@@ -20,6 +20,7 @@ SCHEMA: Final = 1
 _ORDER: Final = {
     "prompt": str, "negative": str, "size": list, "seed": int, "steps": int, "guidance": float, "shift": float,
 }  # fmt: skip
+_FORMATS: Final = ("png", "jpeg", "webp")
 _MADE: Final = ("noise_hash", "pixel_hash", "file_hash")
 """What tells whether the same came out."""
 
@@ -79,11 +80,15 @@ class Receipt:
         if found.get("schema") != SCHEMA:
             raise InvalidInputError(f"receipt: schema={found.get('schema')!r}; {SCHEMA} is read here")
         kinds = {name: str for name in (f.name for f in fields(cls))}
-        _check("receipt", found, {**kinds, "order": dict, "machine": dict, "steps": int})
+        _check("receipt", found, {**kinds, "order": dict, "machine": dict, "steps": int, "schema": int})
         _check("receipt: order", found["order"], _ORDER)
         size = found["order"]["size"]
         if len(size) != 2 or not all(type(side) is int for side in size):
             raise InvalidInputError(f"receipt: order: size={size!r} must be [height, width]")
+        if found["format"] not in _FORMATS:
+            raise InvalidInputError(
+                f"receipt: format={found['format']!r} must be one of {', '.join(_FORMATS)}"
+            )
         order = {name: found["order"][name] for name in _ORDER}
         return cls(**{**{name: found[name] for name in kinds}, "order": {**order, "size": tuple(size)}})
 
@@ -98,6 +103,8 @@ class Receipt:
             then, now = self.machine.get(name), other.machine.get(name)
             if then != now:
                 lines.append(f"{name}: {then} then, {now} now")
+        if other.steps != self.steps:
+            lines.append(f"steps: {self.steps} then, {other.steps} now")
         for name in _MADE:
             then, now = getattr(self, name), getattr(other, name)
             if then != now:
@@ -110,6 +117,9 @@ class Receipt:
 
 
 def _check(where: str, found: Mapping[str, Any], kinds: Mapping[str, type]) -> None:
+    for name in found:
+        if name not in kinds:
+            raise InvalidInputError(f"{where}: unknown {name!r}; have {', '.join(kinds)}")
     for name, kind in kinds.items():
         value = found.get(name)
         whole_for_float = kind is float and type(value) is int
