@@ -104,6 +104,9 @@ def test_it_begins_as_it_is_told(maker: worldloop.VideoMaker) -> None:
     [
         ({"seconds": 0}, "seconds=0 must be a number above 0"),
         ({"seconds": "3"}, "seconds='3' must be"),
+        ({"seconds": True}, "seconds=True must be"),
+        ({"seconds": 1e300}, "latent_frames"),
+        ({"first": 5}, "got 5"),
         ({"seed": -1}, "seed=-1"),
         ({"steps": 0}, "steps=0"),
         ({"solver": "x"}, "solver='x' must be euler or renoise"),
@@ -120,6 +123,11 @@ def test_what_cannot_be_made_is_refused_and_nothing_is_left(
         start(maker, **choices)
     maker.host.engine.call(lambda: None)
     assert maker.host.engine.sessions == 0
+
+
+def test_a_clip_has_an_end(maker: worldloop.VideoMaker) -> None:
+    with pytest.raises(worldloop.InvalidInputError, match="seconds=None must be a number above 0"):
+        maker.make("a lake", seconds=None)  # type: ignore[arg-type]
 
 
 def test_a_world_without_a_video_model_says_so(tmp_path: Path) -> None:

@@ -197,10 +197,9 @@ class VideoRollout:
 
 def latents_of(pictures: int, chunk: int, *, first: bool) -> int:
     """The fewest latent frames, in whole chunks after the first frame, that hold so many pictures."""
-    latents = 1 if first else chunk
-    while pictures_before(latents) < pictures:
-        latents += chunk
-    return latents
+    least = 1 if first else chunk
+    missing = pictures - pictures_before(least)
+    return least + chunk * max(0, math.ceil(missing / (GROUP * chunk)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -130,13 +130,10 @@ class VideoMaker:
             guidance, steps, solver, shift: None is the checkpoint's own.
 
         Raises:
-            InvalidInputError: the model cannot do this.
-            PictureError: the first picture cannot be read.
+            InvalidInputError: the model cannot do this, or the first picture cannot be read.
             CapacityError: it does not fit beside what runs.
         """
-        if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
-            raise InvalidInputError(f"seconds={seconds!r} must be a number above 0, or None for no end")
-        pictures = None if seconds is None else math.ceil(seconds * self.fps)
+        pictures = None if seconds is None else self._pictures(seconds)
         told = None if negative is None else _text(self.host.model, negative)
         try:
             request = self.host.request(
@@ -149,8 +146,9 @@ class VideoMaker:
 
     def make(self, prompt: str, *, seconds: float = 4.0, **choices: Any) -> Frames:
         """A whole clip, uint8 `[T, H, W, 3]`; blocks. `choices` as of `roll`, which says what is raised."""
+        pictures = self._pictures(seconds)
         with self.roll(prompt, seconds=seconds, **choices) as roll:
-            return np.concatenate(list(roll))[: math.ceil(seconds * self.fps)]
+            return np.concatenate(list(roll))[:pictures]
 
     def close(self) -> None:
         """End every rollout and free the device."""
@@ -164,6 +162,11 @@ class VideoMaker:
     ) -> None:
         self.close()
 
+    def _pictures(self, seconds: float) -> int:
+        if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < math.inf:
+            raise InvalidInputError(f"seconds={seconds!r} must be a number above 0")
+        return math.ceil(seconds * self.fps)
+
     def _read(self, picture: str | Path | bytes | NDArray[np.uint8]) -> NDArray[np.uint8]:
         if isinstance(picture, str | Path):
             path = Path(picture)
@@ -172,6 +175,8 @@ class VideoMaker:
             picture = read_picture(path.read_bytes(), filename=path.name)
         elif isinstance(picture, bytes):
             picture = read_picture(picture)
+        elif not isinstance(picture, np.ndarray):
+            raise InvalidInputError(f"a picture is a file, its bytes or uint8 [H, W, 3]; got {picture!r}")
         height, width = self.host.frame_size
         return cover_crop(picture, height=height, width=width)
 
